@@ -502,6 +502,10 @@ def _convert(key: str, value: Any, where: str) -> Any:
 _ARGUMENTS = {argument.name: argument for argument in arguments.of(Settings)}
 
 
+ON_SITES = {"cap": 0.5}
+"""Settings with other defaults on real sites: a site's claimed sample count must not outweigh all others."""
+
+
 def load(path: Path) -> Settings:
     """Settings from a YAML file. Raises UsageError as `build` does, with the line, and E111 for an unreadable
     file."""

@@ -59,6 +59,23 @@ def by_name(i: int) -> dict[str, Any]:
     return {"image": torch.tensor(SCANS[i]), "age": float(AGES[i])}
 
 
+class Tokenised(Samples):
+    """Samples as a Trainer of Hugging Face takes them: a tokenizer's lists, and labels."""
+
+    def __getitem__(self, i):
+        present = PRESENT[i].astype(int)
+        tokens = {"input_ids": IDS[i].tolist(), "attention_mask": present.tolist()}
+        return {"text": "left out", **tokens, "labels": int(Y[i])}
+
+
+def test_a_tokenizer_s_keys_are_inputs_by_name():
+    tokens = {"input_ids": IDS, "attention_mask": PRESENT.astype(int)}
+    taken = read(Tokenised(None))
+    assert same(taken, read((tokens, Y)))
+    assert taken.intake
+    assert any("text" in note for _, note in taken.intake.notes)
+
+
 FORMS = {
     "a torch Dataset": lambda: Samples(by_name),
     "names in another order": lambda: Samples(lambda i: dict(reversed(by_name(i).items()))),

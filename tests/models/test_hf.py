@@ -319,6 +319,49 @@ def test_what_does_not_fit_the_model_is_one_sentence(folders):
         trained(f"hf(path={path!r}, targets=('atention',))")
 
 
+@pytest.mark.usefixtures("folders")
+@pytest.mark.parametrize("form", ["arrays", "Trainer"])
+def test_a_model_for_a_trainer_ends_where_its_own_loss_leads(form):
+    """One client and one batch an epoch, so that a plain loop over the model's own loss says the weights."""
+    import transformers as t
+
+    torch.manual_seed(3)
+    few = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = t.BertConfig(**few, **still, vocab_size=WORDS, max_position_embeddings=16, num_labels=CLASSES)
+    model, mask = t.BertForSequenceClassification(config), (X != 0).astype(np.int64)
+    inputs = {"input_ids": X, "attention_mask": mask}
+    train: object = (inputs, Y, inputs, Y)
+    if form == "Trainer":
+        items = [{"input_ids": list(map(int, x)), "attention_mask": m} for x, m in zip(X, mask)]
+        items = [item | {"labels": int(y)} for item, y in zip(items, Y)]
+        train = {"train": Items(items), "test": Items(items)}
+    plain = {"clients": 1, "skew": "iid", "rounds": 1, "epochs": 4, "batch": N, "lr": 0.5, "momentum": 0}
+    result = unskew.run("fedavg", train, model=model, **plain, weight_decay=0, device="cpu", workers=1)
+    twin = model.train()
+    step = torch.optim.SGD(twin.parameters(), lr=0.5)
+    tensors = {name: torch.as_tensor(values) for name, values in inputs.items()}
+    for _ in range(4):
+        step.zero_grad()
+        twin(**tensors, labels=torch.as_tensor(Y)).loss.backward()
+        step.step()
+    for name, p in twin.named_parameters():
+        assert torch.allclose(result.model.get_parameter(name), p, atol=1e-5), name
+    assert result.model(**tensors).logits.shape == (N, CLASSES)
+    assert np.array_equal(result.predict(inputs), twin.eval()(**tensors).logits.argmax(1).numpy())
+
+
+class Items(torch.utils.data.Dataset):
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return self.items[i]
+
+
 def test_a_run_is_kept_resumed_and_loaded(folders, tmp_path):
     text = f"hf(path={str(folders / 'bert')!r}, lora_rank=2, lora_dropout=0.2)"
     whole = trained(text, rounds=3)

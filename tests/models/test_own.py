@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
+import unskew
 from unskew import models
 from unskew.errors import UsageError
 
@@ -91,6 +94,63 @@ class Gives(nn.Module):
 def test_modules_that_give_no_logits(module, told):
     with pytest.raises(UsageError, match=f"E123 .*{told}"):
         models.check_module(module, (4,), 2)
+
+
+class Output(OrderedDict):
+    """As models of Hugging Face return it: a mapping with its entries as attributes."""
+
+    @property
+    def logits(self):
+        return self["logits"]
+
+
+class Named(nn.Module):
+    """A model that returns more than its logits, and computes with its own output's name."""
+
+    def __init__(self, features: int = 64):
+        super().__init__()
+        self.body, self.head = nn.Linear(features, 6), nn.Linear(6, 10)
+
+    def forward(self, x):
+        h = self.body(x.flatten(1)).relu()
+        return Output(hidden_states=h, logits=self.head(h))
+
+
+class Alone(Named):
+    def forward(self, x):
+        return super().forward(x).logits
+
+
+def made(kind, shape, classes):
+    return kind()
+
+
+def test_a_model_that_names_its_logits_trains_as_one_that_returns_them_alone(tmp_path):
+    ends = []
+    for maker in (Named, Alone):
+        options = {"clients": 3, "rounds": 2, "samples": 90, "device": "cpu", "workers": 1}
+        ends.append(unskew.run("flea", "digits", model=partial(made, maker), **options))
+    named, alone = ends
+    assert named.digest == alone.digest
+    assert isinstance(named.model(torch.zeros(2, 1, 8, 8)), Output)  # the user's own module, as it was
+    written = {kind: named.export(tmp_path / kind, format=kind) for kind in ("safetensors", "torch-export")}
+    assert all(files for files in written.values())  # which tries what it has written
+
+
+class LightningModule(nn.Module):
+    """As lightning's: known by its name, since that package need not be installed."""
+
+
+class Lit(LightningModule, Alone):
+    def training_step(self, batch, index):
+        raise AssertionError("it is called")
+
+
+def test_of_a_lightning_module_the_forward_is_trained_and_a_remark_says_so():
+    options = {"clients": 3, "rounds": 1, "samples": 60, "device": "cpu", "workers": 1}
+    result = unskew.run("fedavg", "digits", model=Lit(), **options)
+    (remark,) = [e["text"] for e in result.record.rows["events"] if e["code"] == "E128"]
+    assert "of a LightningModule the forward alone is used" in remark
 
 
 def test_checking_does_not_touch_the_statistics_or_the_modes():

@@ -88,7 +88,7 @@ class Auxiliary(Model):
 
 class Pair(Model):
     def forward(self, x):
-        return {"logits": super().forward(x)}
+        return {"answer": super().forward(x)}
 
 
 TOLD = {

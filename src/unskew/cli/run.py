@@ -11,8 +11,6 @@ from unskew.cli.options import FURTHER, POSITIONAL, FromSettings, Json, Option, 
 from unskew.errors import NothingUsed, Terminated, UsageError
 
 SITES = Option(panel="Real sites")
-ON_SITES = {"cap": 0.5}
-"""Settings with other defaults on real sites: a site's claimed sample count must not outweigh all others."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def _settings(arguments: Arguments, given: dict[str, Any], sites: bool) -> Any:
     on real sites."""
     from unskew.runs.resolve import with_arguments
 
-    base = {**(ON_SITES if sites else {}), **_in_file(arguments)}
+    base = {**(config.ON_SITES if sites else {}), **_in_file(arguments)}
     method = {} if arguments.method is None or _is_file(arguments.method) else {"method": arguments.method}
     settings = config.build({**base, **given, **method})
     settings = settings.replace(set=set_over(settings.set, arguments.set))

@@ -1,4 +1,5 @@
-"""The inputs of a module: token ids for embeddings, and several inputs that are packed into one row.
+"""The inputs of a module: token ids for embeddings, and several inputs that are packed into one row; and its
+logits, where its output holds more.
 
 Samples are float32, while an `nn.Embedding` looks up whole numbers. A hook before the module's forward splits
 rows of several inputs: a dictionary's inputs become keyword arguments, a tuple's positional ones. The module,
@@ -10,7 +11,7 @@ its names and its weights do not change. Letters: B batch, D numbers of a row.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -159,9 +160,17 @@ def _restore_input(each: Input, x: Tensor) -> Tensor:
     return x.round().to(torch.int64) if each.kind == "int64" else x
 
 
+def _logits_alone(_module: nn.Module, _args: Any, output: Any) -> Any:
+    """The logits of an output that names them, as those of Hugging Face's models do."""
+    logits = output.get("logits") if isinstance(output, Mapping) else None
+    return logits if isinstance(logits, Tensor) else output
+
+
 def attach_layout(module: nn.Module, layout: Layout | None) -> None:
-    """Make the module read rows of this layout, in place of any earlier layout; None: plain inputs."""
+    """Make the module read rows of this layout, in place of any earlier layout, and return its logits alone;
+    None: plain inputs."""
     detach_layout(module)
+    module.register_forward_hook(_logits_alone)
     if layout:
         # prepended, so that it runs before the user's hooks
         module.register_forward_pre_hook(InputSplit(layout), prepend=True, with_kwargs=True)
@@ -172,3 +181,5 @@ def detach_layout(module: nn.Module) -> None:
     for number in [n for n, hook in module._forward_pre_hooks.items() if isinstance(hook, InputSplit)]:
         del module._forward_pre_hooks[number]
         module._forward_pre_hooks_with_kwargs.pop(number, None)
+    for number in [n for n, hook in module._forward_hooks.items() if hook is _logits_alone]:
+        del module._forward_hooks[number]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from unskew.formats.input_layout import Layout
 
 FOLDER = Path(__file__).parent / "networks"
+PACKAGES = ("timm", "torchvision")
+"""The models that another package builds."""
 
 
 @cache
@@ -84,6 +86,11 @@ def maker_of(name: str) -> Callable[..., nn.Module]:
     """The function `(shape, classes, **arguments)` of a model. Raises UsageError (E104) for an unknown
     name."""
     return getattr(module_of(name), name)
+
+
+def is_of_package(text: str) -> bool:
+    """Whether a model's text names a model of PACKAGES, which is checked and tried as a user's own is."""
+    return text.partition("(")[0].strip() in PACKAGES
 
 
 def check_text(text: str) -> None:

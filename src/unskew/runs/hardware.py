@@ -168,6 +168,10 @@ SOFTMAX_REMARK = (
     "the model's answers are probabilities already (a softmax at its end?), and the loss takes logits: it"
     " would take a softmax of them again, with which training is slow and ends lower; leave the model's out."
 )
+LIGHTNING_REMARK = (
+    "of a LightningModule the forward alone is used: its training_step, loss, optimiser, schedules and"
+    " callbacks are not; give a loss by loss=, and set optimiser= and lr=."
+)
 
 
 def device_of(settings: Settings) -> str:
@@ -222,6 +226,8 @@ def try_model(
         fed.net.draws = trial_.alone()
         reason = trial_.side_by_side() if lanes > 1 or apart else ""
         remarks = (("E128", SOFTMAX_REMARK),) if trial_.says_probabilities() else ()
+    if any(kind.__name__ == "LightningModule" for kind in type(fed.net.module).__mro__):
+        remarks = (*remarks, ("E128", LIGHTNING_REMARK))
     if not reason:
         return lanes, remarks
     if apart:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
@@ -32,6 +33,7 @@ from unskew.formats.input_layout import Layout
 from unskew.measures import NONE
 from unskew.methods import registry
 from unskew.models import ModelFunction, hf_folder
+from unskew.models.registry import is_of_package
 from unskew.privacy.dpsgd import noise_remarks
 from unskew.privacy.secure_aggregation import LEAST_SITES
 from unskew.round.run import CENTRALISED, LOCAL, Run, is_reference
@@ -180,7 +182,7 @@ def run_on(
     own = own_loss(settings.loss, metrics or {})
     task = task_of(federation.y, settings.loss, federation.target, federation.shape, weights_C, own)
     method.check_task(task.name)
-    theirs = model is not None or hf_folder.is_on_disk(settings.model)
+    theirs = model is not None or is_of_package(settings.model) or hf_folder.is_on_disk(settings.model)
     module = _adapt_model(
         method, model_of(settings, federation, task, model), federation, task, settings.seed
     )
@@ -338,15 +340,17 @@ def _from_function(
     pixels: tuple[int, ...],
     layout: Layout | None = None,
 ) -> nn.Module | None:
-    """A new model of the user's function, or of the one in a file that settings name, with random weights
-    from the seed; None where there is neither."""
+    """A new model of the user's function, or of the file or package that settings name, with random weights
+    from the seed; None where there is none of these."""
+    name = f"the function '{getattr(make, '__name__', 'model')}'"
+    if make is None and is_of_package(settings.model):
+        make, name = partial(models.build, settings.model), f"the model '{settings.model}'"
     if make is None and not settings.model_file:
         return None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(settings.seed, "model").initial_seed())
         if make is None:
             return models.from_file(settings.model, shape, classes, pixels, layout)
-        name = f"the function '{getattr(make, '__name__', 'model')}'"
         return models.from_function(make, name, shape, classes, pixels, layout)
 
 

@@ -47,6 +47,8 @@ def has_several_inputs(x: Any) -> bool:
 
 
 INPUT_KEYS = ("x", "image", "img", "pixel_values", "input", "inputs", "features", "audio", "data")
+TOKEN_KEYS = ("input_ids", "attention_mask", "token_type_ids")
+"""The inputs of a sample as tokenizers of Hugging Face return them."""
 
 
 def from_items(items: Any, label: str = "", other_bytes: int = 0, group: str = "") -> RawSamples:
@@ -69,7 +71,7 @@ def from_items(items: Any, label: str = "", other_bytes: int = 0, group: str = "
     item = _get_item(items, 0, name)
     key = (label or label_column_in(item)) if isinstance(item, Mapping) else ""
     first = _item_pair(item, 0, name, key)
-    used = (key, group, *INPUT_KEYS)
+    used = (key, group, *INPUT_KEYS, *TOKEN_KEYS)
     if unused := [k for k in item if k not in used] if isinstance(item, Mapping) else []:
         text = f"{excerpt(unused)} of every sample: several inputs go into a dictionary of their own"
         notes.append(("left out", text))
@@ -152,13 +154,14 @@ def _item_pair(item: Any, i: int, name: str, key: Any) -> tuple[Any, Any]:
         if len(inputs) > 1:
             remedy = f"give ({{{inputs[0]!r}: ..., {inputs[1]!r}: ...}}, label), or leave one out"
             raise DataError("E403", f"{name}: sample {i} has several inputs, {excerpt(inputs)}; {remedy}.")
-        if not inputs or key not in item:
+        tokens = {k: item[k] for k in TOKEN_KEYS if k in item}
+        if not (inputs or tokens) or key not in item:
             fault = (
                 f"sample {i} has {excerpt(list(item))}; name the samples 'x' or 'image', the labels 'label'"
             )
             remedy = "or give (a dictionary of inputs, label). Rows of a table go into a DataFrame"
             raise DataError("E403", f"{name}: {fault}, {remedy}.")
-        x, y = item[inputs[0]], item[key]
+        x, y = item[inputs[0]] if inputs else tokens, item[key]
     elif isinstance(item, tuple | list) and len(item) == 2:
         x, y = item
     else:

@@ -30,6 +30,7 @@ from unskew.federation.protocol.wire_format import (
     seal,
     unseal,
 )
+from unskew.federation.tickets import AdmittedKeys, Coordinator, read_bounds
 from unskew.records.private_state import DiskStore
 from unskew.round.clients import Broadcast
 from unskew.round.deliveries import Deliveries
@@ -87,6 +88,13 @@ class Contact:
     key: PrivateKey
     keys: Mapping[str, PublicKey]
     bounds: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    @staticmethod
+    def of(home: Coordinator, channel: Channel) -> Contact:
+        """The contact of a federation's coordinator with its admitted sites."""
+        admitted = home.admitted()
+        sites = tuple(site for site in home.sites if site in admitted) or home.sites
+        return Contact(channel, sites, home.key, AdmittedKeys(home), read_bounds(home))
 
 
 @dataclass

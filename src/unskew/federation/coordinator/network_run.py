@@ -20,7 +20,6 @@ from unskew import config, data
 from unskew.config import Settings
 from unskew.core.trees import Tree
 from unskew.errors import Paused, StateError, UnskewError, UsageError, printable
-from unskew.federation import tickets
 from unskew.federation.coordinator.correspondence import (
     POLL_S,
     UNDECIDED,
@@ -50,7 +49,7 @@ from unskew.federation.protocol.study_rules import (
     scaling_remedy,
     study_settings,
 )
-from unskew.federation.tickets import AdmittedKeys, Coordinator
+from unskew.federation.tickets import Coordinator
 from unskew.methods import registry
 from unskew.records.checkpoints import Checkpoint, State, digest
 from unskew.records.private_state import CLIENTS, DiskStore
@@ -377,11 +376,9 @@ def conduct_order(channel: Channel, order: Order) -> None:
 
 def _conduct_federation(channel: Channel, order: Order, log: TextIO) -> None:
     home = Coordinator.open(Path(order.federation))
-    admitted = home.admitted()
-    sites = tuple(site for site in home.sites if site in admitted) or home.sites
-    if uninvited := [site for site in home.sites if site not in sites]:
+    contact = Contact.of(home, channel)
+    if uninvited := [site for site in home.sites if site not in contact.sites]:
         _say(log, f"not admitted, and not waited for: {list_names(uninvited)}")
-    contact = Contact(channel, sites, home.key, AdmittedKeys(home), tickets.read_bounds(home))
     settings, loops = config.rebuild(dict(order.settings)), list[Loop]()
 
     def say(text: str) -> None:

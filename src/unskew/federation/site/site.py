@@ -40,6 +40,7 @@ from unskew.federation.protocol.wire_format import (
 from unskew.federation.site import guard
 from unskew.federation.site.guard import Approve, Guard
 from unskew.federation.site.local_run import HELD, HeldSlices, SiteRun, SiteRunFolder, build_run, form_text
+from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.site.site_ledger import (
     NOT_WRITTEN_TEXT,
     AnsweredRequest,
@@ -190,6 +191,12 @@ class SiteIdentity:
     folder: Path
     key: PrivateKey
     coordinator: PublicKey
+
+    @staticmethod
+    def of(joined: SiteFolder) -> SiteIdentity:
+        """The identity of the site in a folder."""
+        key = PublicKey.parse(joined.ticket.coordinator)
+        return SiteIdentity(joined.ticket.site, joined.folder, joined.key, key)
 
 
 class Site:

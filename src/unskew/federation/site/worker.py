@@ -20,7 +20,7 @@ from pathlib import Path
 
 from unskew.errors import UnskewError
 from unskew.federation.programs import configure_malloc
-from unskew.federation.protocol.signed_messages import BUDGET, SOCKET, PublicKey, SignedMessage, read_exactly
+from unskew.federation.protocol.signed_messages import BUDGET, SOCKET, SignedMessage, read_exactly
 from unskew.federation.site.site import Site, SiteIdentity
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.site_data import load
@@ -81,8 +81,7 @@ def main() -> None:
     # even if a coordinator or a file names others
     with python_files.restrict(options.data, options.model or ""):
         dataset = load(options.data, classes)
-        coordinator = PublicKey.parse(joined.ticket.coordinator)
-        member = SiteIdentity(joined.ticket.site, options.folder, joined.key, coordinator)
+        member = SiteIdentity.of(joined)
         site = Site(member, lambda: dataset, options.model, options.device, say, options.approve)
         sizes = f"{len(dataset.y)} training samples, {len(dataset.y_test)} test samples"
         say(f"site {member.name}: {sizes}, ready")

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from unskew.core import module_inputs
 from unskew.core.client import Client, replace_fields
 from unskew.core.network import Network
 from unskew.core.part import Part
@@ -93,6 +94,7 @@ class ExportedModel(nn.Module):
     ):
         super().__init__()
         self.model, self.weights = net.module_with(w), w
+        module_inputs.attach_layout(self.model, None)
         self._net, self.inputs, self.answers, self.client = net, inputs, answers or {}, client
 
     def forward(self, x: Tensor) -> Tensor:
