@@ -409,13 +409,6 @@ class Comparison:
 
         return page.write_report(self.path, Path(path) if path else self.path / "report.html")
 
-    def figures(self, folder: str | Path | None = None) -> list[Path]:
-        """Write the report's figures as SVG, and its table as LaTeX and CSV, for a paper; return the new
-        files. folder: default `figures` in the comparison's folder."""
-        from unskew.report import paper_figures
-
-        return [path for path, _ in paper_figures.write_figures([self.path], folder)]
-
 
 def _is_about_whole_run(event: Mapping[str, Any]) -> bool:
     """Whether an event is a remark from before round 1 that is still of interest: other lines tell how far a

@@ -50,7 +50,7 @@ def build(context: Context) -> Section:
         more=_extra_columns(summaries),
         noun=context.score,
         units=UNITS_OF[kind(context.metric).share],
-        csv=results_table.as_csv(summaries),
+        files={"table.csv": results_table.as_csv(summaries), "table.tex": results_table.latex(summaries)},
     )
     return Section("Methods compared" if several else "Scores", "table", html, link="Table")
 
