@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from unskew.attacks.payload_disclosure import what_it_tells
+from unskew.attacks.registry import what_it_tells
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.shares import Share
