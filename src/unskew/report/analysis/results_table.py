@@ -24,9 +24,8 @@ from unskew.report.analysis.numbers import (
     with_unit,
 )
 from unskew.report.analysis.stats import FEWEST_PAIRS, SHORT_RUN
-from unskew.report.analysis.summary import MethodSummary, ScopedScore, benefit_sentence, terms_sentences
+from unskew.report.analysis.summary import MethodSummary, ScopedScore, benefit_sentence
 from unskew.round.run import REFERENCES
-from unskew.runs.coverage import lost_replies
 from unskew.scores import kind, significant
 
 
@@ -64,8 +63,7 @@ def note(summaries: Summaries) -> str:
                 " large differences."
             )
         lines.append(f"vs best: {text}")
-    lines += terms_sentences({s.method: s.terms for s in summaries})
-    lines += [*_unscored(summaries), *_unpaired(summaries), *dropped_replies(summaries)]
+    lines += [*remarks(summaries), *_unscored(summaries), *_unpaired(summaries)]
     if any(s.reference for s in summaries):
         lines.append(f"{' and '.join(REFERENCES)} are references: they do not compete.")
     return "\n".join(lines)
@@ -106,10 +104,9 @@ def _score_text(metric: str) -> str:
     return f"{capitalise(which.title)} in the target's unit" + (", lower is better" if which.lower else "")
 
 
-def dropped_replies(summaries: Summaries) -> list[str]:
-    """A sentence for every method with dropped replies."""
-    sentences = (lost_replies(s.method, s.received, s.used, s.untrained, s.n) for s in summaries)
-    return [sentence for sentence in sentences if sentence]
+def remarks(summaries: Summaries) -> list[str]:
+    """The sentences on terms of scoring, each once."""
+    return list(dict.fromkeys(text for s in summaries for text in s.remarks))
 
 
 def doubts(summaries: Summaries) -> list[str]:
