@@ -14,7 +14,7 @@ from tests.attacks.test_code import METHOD
 from tests.experiments.tables import PRIVATE, SMALL, written
 from unskew import cli
 from unskew.errors import UsageError
-from unskew.experiments.request import Request
+from unskew.experiments import Request
 from unskew.version import revision
 
 

@@ -10,7 +10,7 @@ from unskew.errors import DataError, UsageError
 from unskew.experiments import pages, reproduce
 from unskew.experiments.files import parse_experiment
 from unskew.experiments.reproduce import Key, distinct_runs, plan_runs, select, with_methods
-from unskew.experiments.request import Request
+from unskew.experiments import Request
 from unskew.experiments.result import REQUIRED
 
 TABLE = """

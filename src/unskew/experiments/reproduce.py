@@ -16,11 +16,10 @@ from unskew.comparison import progress, training
 from unskew.comparison.dry_run import dry_run
 from unskew.comparison.progress import Cell, announce
 from unskew.errors import DataError, UsageError
-from unskew.experiments import attack_findings, pages
+from unskew.experiments import Request, attack_findings, pages
 from unskew.experiments.experiment import Experiment, TableRow, distinct_changes
 from unskew.experiments.files import read_experiment
-from unskew.experiments.kept_table import TableNumbers
-from unskew.experiments.request import Request
+from unskew.experiments.pages import TableNumbers
 from unskew.experiments.result import TableResult, result_of
 from unskew.formats import arguments
 from unskew.report.analysis.numbers import plural
@@ -50,7 +49,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Reproduction(TableNumbers[TableResult | None]):
+class Reproduction(TableNumbers):
     """A table that was run, or only planned.
 
     runs: every run once. result: all numbers, verdicts and curves, as stored in JSON. page: the path of the

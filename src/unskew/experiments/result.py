@@ -21,8 +21,7 @@ from unskew.experiments.experiment import Claim, Experiment, TableRow, Trend
 from unskew.report.analysis import stats
 from unskew.report.analysis.runs import RunData
 from unskew.report.analysis.stats import Score
-from unskew.report.analysis.summary import terms_of, terms_sentences
-from unskew.runs.coverage import lost_replies
+from unskew.report.analysis.summary import remarks_on
 from unskew.scores import MAIN, Kind, kind
 
 Runs = Mapping[tuple[str, str], Sequence[RunData]]
@@ -100,20 +99,16 @@ class ClaimRecord(TypedDict):
 class RowRecord(TypedDict):
     """The description of a row in the table's file.
 
-    x, panel: its place in a picture. quantity, scope: what it reports, if not the same as the table.
+    quantity, scope: what it reports, if not the same as the table.
     at: the round after which it is read, if not the last. main: the main score of its runs, if there are any.
-    attack: the name of its attack, if it has one. share: the share of the paper's rounds that its runs have,
-    if it is not the table's scale.
+    share: the share of the paper's rounds that its runs have, if it is not the table's scale.
     """
 
     note: str
-    x: float | None
-    panel: str
     quantity: NotRequired[str]
     scope: NotRequired[str]
     at: NotRequired[int]
     main: NotRequired[str]
-    attack: NotRequired[str]
     share: NotRequired[float]
 
 
@@ -122,11 +117,10 @@ class TableResult(TypedDict):
 
     page: the name of its files. made_by: the number of runs by version of unskew. hours: of training, in all
     runs. schedules: settings besides the rounds that a shortened run changed; missing in old results, whose
-    schedules were not shortened. dropped: a sentence for every row and method with
-    dropped replies. superseded: the reason, by method or row of which a correction has changed the numbers;
-    claims on them have no verdict. terms: sentences on unusual samples, clients or rounds of scoring.
-    privacy: by row, method and Part. curves: by row, method and seed, the points [round, value in the
-    table's unit].
+    schedules were not shortened. superseded: the reason, by method or row of which a correction has changed
+    the numbers; claims on them have no verdict. terms: sentences on unusual terms of scoring; in old results
+    also dropped. privacy: by row, method and Part. curves: by row, method and seed, the points [round, value
+    in the table's unit].
     """
 
     experiment: str
@@ -136,7 +130,6 @@ class TableResult(TypedDict):
     unit: str
     metric: str
     scope: str
-    axis: str
     finding: str
     page: str
     command: str
@@ -163,7 +156,7 @@ class TableResult(TypedDict):
 REQUIRED = {"page", "experiment", "title", "entries", "claims", "curves", "rows", "unit", "command"}
 REQUIRED |= {"unskew", "made_by"}
 """The keys by which a JSON file is recognised as a result."""
-DESCRIPTION = ("title", "paper", "measure", "unit", "metric", "scope", "axis", "finding")
+DESCRIPTION = ("title", "paper", "measure", "unit", "metric", "scope", "finding")
 
 
 def result_of(experiment: Experiment, runs: Runs, facts: Mapping[str, Any]) -> TableResult:
@@ -176,9 +169,13 @@ def result_of(experiment: Experiment, runs: Runs, facts: Mapping[str, Any]) -> T
         "entries": entries_of(experiment, runs, facts["scale"]),
         "claims": [],
         "open": list(experiment.open),
-        "dropped": _dropped(runs),
-        "terms": terms_sentences(
-            {f"{row}, {method}": terms_of(group) for (row, method), group in runs.items() if group}
+        "terms": list(
+            dict.fromkeys(
+                text
+                for (row, method), group in runs.items()
+                if group
+                for text in remarks_on(f"{row}, {method}", group)
+            )
         ),
         "privacy": _privacy(runs),
         "curves": _curves(experiment, runs),
@@ -286,10 +283,9 @@ def series_of(run: RunData, experiment: Experiment, row: TableRow) -> tuple[np.n
 
 def scores_of(run: RunData, experiment: Experiment, row: TableRow) -> dict[str, float]:
     """The last, best, mean10 and stability of one run in a row, in the table's unit."""
-    rounds, values = series_of(run, experiment, row)
-    last, best, mean10 = stats.last_best_mean10(rounds, values, quantity_of(experiment, row, run.metric))
-    stability = verdicts.stability(rounds, values)
-    return {"last": last, "best": best, "mean10": mean10, "stability": stability}
+    series = series_of(run, experiment, row)
+    lower = kind(quantity_of(experiment, row, run.metric)).lower
+    return {name: verdicts.score(*series, name, lower) for name in SCORES}
 
 
 def quantity_of(experiment: Experiment, row: TableRow, main: str) -> str:
@@ -327,7 +323,7 @@ def _megabytes(run: RunData) -> float:
 
 
 def _row(experiment: Experiment, row: TableRow, runs: Runs, scale: float) -> RowRecord:
-    record = RowRecord(note=row.note, x=row.x, panel=row.panel)
+    record = RowRecord(note=row.note)
     if (share := experiment.share_of_rounds(row)) != 1:
         record["share"] = scale * share
     for (name, _), group in runs.items():
@@ -335,7 +331,7 @@ def _row(experiment: Experiment, row: TableRow, runs: Runs, scale: float) -> Row
             record["main"] = group[0].metric
             break
     if row.attack:
-        record["quantity"], record["attack"] = row.attack.metric, row.attack.name
+        record["quantity"] = row.attack.metric
     elif row.metric:
         record["quantity"] = row.metric
     if row.scope:
@@ -343,15 +339,6 @@ def _row(experiment: Experiment, row: TableRow, runs: Runs, scale: float) -> Row
     if row.at:
         record["at"] = row.at
     return record
-
-
-def _dropped(runs: Runs) -> list[str]:
-    sentences = []
-    for (row, method), group in runs.items():
-        received, used = (sum(getattr(run.replies, name) for run in group) for name in ("received", "used"))
-        untrained = sum(not run.replies.enough for run in group)
-        sentences.append(lost_replies(f"{row}, {method}", received, used, untrained, len(group)))
-    return [sentence for sentence in sentences if sentence]
 
 
 def _privacy(runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:

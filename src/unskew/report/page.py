@@ -87,7 +87,8 @@ def _samples(runs: Sequence[RunData]) -> list[str]:
         if any(run.federation.get(k) != other.federation.get(k) for k in ("sizes", "labels", "test")):
             named = ", ".join(f"{r.method} seed {r.seed}" for r in (other, run))
             return [
-                f"Runs of equal settings hold different samples ({named}), so their scores cannot be compared."
+                f"Runs of equal settings hold different samples ({named}), so their scores cannot be"
+                " compared."
             ]
     return []
 

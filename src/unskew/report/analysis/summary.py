@@ -101,8 +101,8 @@ def _has_last_value(run: RunData, scope: str, metric: str) -> bool:
 
 
 def remarks_on(name: str, runs: Sequence[RunData]) -> list[str]:
-    """Sentences on unusual terms of scoring of a method's runs: other samples than the test set, fewer rounds,
-    replies or clients, and seeds without a score. name: of the method in the sentences."""
+    """Sentences on unusual terms of scoring of a method's runs: other samples than the test set, and
+    fewer rounds, replies or clients. name: of the method in the sentences."""
     lines = list[str]()
     if held_out := max(float(run.config.get("validation") or 0.0) for run in runs):
         lines.append(
@@ -410,8 +410,8 @@ def _judgement(method: str, ours: np.ndarray, theirs: np.ndarray, alone: MethodS
         noise = 100 * SURE * math.sqrt((p * (1 - p) + q * (1 - q)) / (n + 2))
         if abs(mean) <= noise:
             return (
-                f"the two cannot be told apart, for {ahead} is ahead by {lead} in the mean, and the {n:,} test"
-                f" samples, the same in all seeds, may show {text(noise)} by chance"
+                f"the two cannot be told apart, for {ahead} is ahead by {lead} in the mean, and the {n:,}"
+                f" test samples, the same in all seeds, may show {text(noise)} by chance"
             )
     spread, leads = float(gaps.std(ddof=1)), gaps * np.sign(mean)
     if (leads > spread).all():

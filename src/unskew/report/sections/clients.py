@@ -51,7 +51,7 @@ def build(context: Context) -> Section | None:
     dots_note = ""
     if panels:
         seeds = " of one seed" if context.seeds > 1 else ""
-        dots_note = f"Each dot is a client{seeds} after the last round. The bar is the mean, the ring the worst."
+        dots_note = f"A dot is a client{seeds} after the last round, the bar the mean, the ring the worst."
     html = render("clients.html.j2", group="spread", panels=panels, heads=heads, rows=rows)
     notes = "\n".join(filter(None, (dots_note, note)))
     return Section("Every client", "clients", html, lead=lead, note=notes, link="Clients")
@@ -93,8 +93,8 @@ def _table(context: Context) -> tuple[list[str], Rows, str, str]:
     score = capitalise(context.score) + (" in %" if share else "")
     example = ": with 25 of them, 80 % may as well be 64 or 96 %" if share else ""
     note = (
-        f"In the table: {score} on the client's own test samples after the last round, with the model that the"
-        f" client would use.{seed} A score on few samples is uncertain{example}."
+        f"In the table: {score} on the client's own test samples after the last round, with the model that"
+        f" the client would use.{seed} A score on few samples is uncertain{example}."
         f"{WORTH if verdicts else ''}{_absent(names, sizes)}"
     )
     return heads, rows, _lead(pair[0], verdicts) if verdicts else "", note

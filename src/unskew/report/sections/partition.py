@@ -44,11 +44,11 @@ def build(context: Context) -> Section | None:
     if not labelled and not remarks:
         return None
     topics = dict.fromkeys([*TITLES, *(topic for topic, _ in remarks)])
-    rows = [(TITLES.get(topic, topic), [text for about, text in remarks if about == topic]) for topic in topics]
+    by_topic = {topic: [text for about, text in remarks if about == topic] for topic in topics}
     html = render(
         "partition.html.j2",
         picture=figure(partition_map(run.federation)) if labelled else "",
-        rows=[row for row in rows if row[1]],
+        rows=[(TITLES.get(topic, topic), texts) for topic, texts in by_topic.items() if texts],
     )
     lead = sentence(run) if labelled else ""
     return Section("Who holds what", "partition", html, lead=lead, link="Data")
