@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unskew.attacks.perform import finding_on
+from unskew.attacks.attack import finding_on
 from unskew.comparison.progress import Cell
 from unskew.errors import StateError, UsageError, suggestion
 from unskew.experiments.experiment import Leak, TableRow

@@ -99,8 +99,7 @@ class Reconstruct(Attack):
         read = f"{len(own)} {own.name}"
         if taken.cut:
             read += f"; read in {len(takens)} exchanges, best after round {taken.t}"
-        pictures = {"images": {f"{taken.share} turned back into images": sheet}} if sheet else {}
-        return Outcome(tuple(scores), read, pictures)
+        return Outcome(tuple(scores), read, {f"{taken.share} turned back into images": sheet})
 
     def _answers(
         self, scene: Scene, taken: Taken, rows: Tensor, own: Samples, mine: Tensor, seed: int

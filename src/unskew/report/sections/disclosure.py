@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 
 from unskew.attacks.registry import NOT_MEASURED, commands, in_clear, readers
@@ -17,9 +16,7 @@ from unskew.report.analysis import leakage
 from unskew.report.analysis.leakage import Leakage, extremes, leakages, strongest, unmade
 from unskew.report.analysis.numbers import MISSING, digits, plural, size
 from unskew.report.analysis.runs import RunData, Traffic
-from unskew.report.figures.curves import curves, roc
 from unskew.report.figures.measures import image_rows
-from unskew.report.figures.svg import Line, numbered_colour
 from unskew.report.sections import Context, Section, figure, render
 from unskew.round.run import REFERENCES
 from unskew.runs.reopen import SITES_FILE
@@ -83,7 +80,7 @@ def build(context: Context) -> Section:
         methods=[(method, items(run), _nothing(run)) for method, run in runs.items()],
         costs=[(row, _score(row), leakage.cells(row), epsilon_text(row.epsilon)) for row in rows],
         noun=context.score,
-        pictures=[picture for one in findings for picture in _pictures(*one)],
+        pictures=[picture for method, _, finding in findings for picture in _pictures(method, finding)],
         details=[(method, name, _rows(finding), finding) for method, name, finding in findings],
     )
     return Section(
@@ -235,17 +232,12 @@ def _rows(finding: Mapping[str, Any]) -> list[list[str]]:
     ]
 
 
-def _pictures(method: str, name: str, finding: Mapping[str, Any]) -> list[tuple[str, Markup]]:
-    """(title, picture) of all pictures of an attack on a method's run."""
-    drawn, shown = [], finding.get("pictures", {})
-    if receivers := shown.get("roc"):
-        drawn.append((f"{name}, true against false positives", roc(receivers)))
-    for title, sheet in shown.get("images", {}).items():
-        drawn.append((title, image_rows(sheet, sheet["rows"], "Samples and what was made of payloads")))
-    if plot := shown.get("lines"):
-        lines = [
-            Line(str(c["name"]), numbered_colour(i), *np.array([c["x"], c["y"], [0] * len(c["x"])], float))
-            for i, c in enumerate(plot["lines"])
-        ]
-        drawn.append((plot["y"], curves(lines, plot["x"], f"{plot['y']}, %")))
-    return [(f"{method}: {title}", figure(picture)) for title, picture in drawn if picture]
+def _pictures(method: str, finding: Mapping[str, Any]) -> list[tuple[str, Markup]]:
+    """(title, picture) of the images of an attack on a method's run."""
+    return [
+        (
+            f"{method}: {title}",
+            figure(image_rows(sheet, sheet["rows"], "Samples and what was made of payloads")),
+        )
+        for title, sheet in finding.get("pictures", {}).get("images", {}).items()
+    ]
