@@ -244,13 +244,12 @@ def _lead(method: str, scores: Mapping[str, Mapping[int, float]], which: Kind) -
     if not others:
         return math.nan, math.nan
     best = max(others, key=lambda other: which.ahead(means[other], 0.0))
-    both = sorted(scores[method].keys() & scores[best].keys())
-    pairs = [(scores[method][seed], scores[best][seed]) for seed in both]
-    pairs = [pair for pair in pairs if not any(map(math.isnan, pair))]
-    if not pairs:
+    ours, theirs = stats.common_seeds(scores[method], scores[best])
+    if not len(ours):
         return math.nan, math.nan
-    ours, theirs = zip(*pairs)
-    return which.ahead(float(np.mean(ours)), float(np.mean(theirs))), stats.paired_p(ours, theirs)
+    return which.ahead(float(ours.mean()), float(theirs.mean())), stats.paired_p(
+        ours.tolist(), theirs.tolist()
+    )
 
 
 def series_of(run: RunData, experiment: Experiment, row: TableRow) -> tuple[np.ndarray, np.ndarray]:

@@ -119,10 +119,9 @@ def _disclosure(part: Part, fed: Fed, setting: str) -> str:
         return f"In place of the weights that clients train, with {setting}:\n\n{_share_table(part, encoded)}"
     if not shares:
         return f"{everything}.{alone}"
-    return (
-        "Beside the weights, with"
-        f" {setting}:\n\n{_share_table(part, shares)}{alone}{_noise_sentence(part, fed)}"
-    )
+    text = f"{alone}{_noise_sentence(part, fed)}".strip()
+    table = f"Beside the weights, with {setting}:\n\n{_share_table(part, shares)}"
+    return f"{table}\n\n{text}" if text else table
 
 
 def _noise_sentence(part: Part, fed: Fed) -> str:
@@ -139,7 +138,7 @@ def _noise_sentence(part: Part, fed: Fed) -> str:
 
 
 def _share_table(part: Part, shares: Mapping[str, Share]) -> str:
-    """A table of Shares, and sentences on their readers."""
+    """A table of Shares."""
     groups: dict[str, list[Share]] = {}
     for leaf, share in shares.items():
         groups.setdefault(leaf.split("/")[0], []).append(share)
@@ -156,38 +155,15 @@ def _share_table(part: Part, shares: Mapping[str, Share]) -> str:
         )
         for leaf, group in groups.items()
     ]
-    table = _table(
+    return _table(
         ("share", "what", "shape", "bytes at most", "kind", "samples behind a number", "read", "guarantee"),
         rows,
     )
-    return f"{table}\n\n{_privacy(groups)}"
 
 
 def _shape(group: Iterable[Share]) -> str:
     shapes = ["×".join("rows" if s is None else str(s) for s in share.shape) or "1" for share in group]
     return ", ".join(shapes) if len(shapes) <= 6 else f"{len(shapes)} tensors"
-
-
-def _privacy(groups: dict[str, list[Share]]) -> str:
-    """Sentences on who reads which share, and on its protection."""
-
-    def names(holds: Callable[[Share], bool]) -> str:
-        return ", ".join(f"`{leaf}`" for leaf, group in groups.items() if holds(group[0]))
-
-    sentences = {
-        "The server reads {} of each client by itself, so secure aggregation cannot hide it.": names(
-            lambda s: s.reads == "each"
-        ),
-        "Of {} it needs only the sum over clients, so secure aggregation can hide each client's.": names(
-            lambda s: s.reads == "sum"
-        ),
-        "Nothing protects {}: from a client with few samples they disclose much.": names(
-            lambda s: s.guarantee == "none"
-        ),
-        "What protects {} is measured, not proved.": names(lambda s: s.guarantee == "empirical"),
-        "{}: differentially private, see its accounting.": names(lambda s: s.guarantee == "dp"),
-    }
-    return " ".join(sentence.format(leaves) for sentence, leaves in sentences.items() if leaves)
 
 
 def _companion(part: Part) -> str:

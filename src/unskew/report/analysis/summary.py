@@ -33,6 +33,7 @@ from unskew.report.analysis.stats import (
     NO_SCORE,
     Score,
     bytes_to,
+    common_seeds,
     final,
     holm,
     last_best_mean10,
@@ -239,30 +240,26 @@ def leader_of(runs: Sequence[RunData]) -> str:
 
 def _finals(runs: Sequence[RunData]) -> dict[str, float]:
     """The mean final score over seeds of each competing method that has one."""
+    means = {method: Score.of([*by_seed.values()]).mean for method, by_seed in _finals_by_seed(runs).items()}
+    return {method: mean for method, mean in means.items() if not math.isnan(mean)}
+
+
+def _finals_by_seed(runs: Sequence[RunData]) -> dict[str, dict[int, float]]:
+    """The final score of each competing method by seed."""
     by_last = ranks_by_last_round(runs)
-    scores = {
-        m: Score.of([final(r, by_last) for r in g])
-        for m, g in by_method(runs).items()
-        if not g[0].is_reference
-    }
-    return {method: score.mean for method, score in scores.items() if score.n}
+    groups = by_method([run for run in runs if not run.is_reference])
+    return {method: {r.seed: final(r, by_last) for r in group} for method, group in groups.items()}
 
 
 def against(runs: Sequence[RunData], leader: str) -> dict[str, Gap]:
     """The gaps of all other competing methods to the leader, paired by seed."""
-    by_last = ranks_by_last_round(runs)
-    finals = {
-        m: {r.seed: final(r, by_last) for r in g} for m, g in by_method(runs).items() if not g[0].is_reference
-    }
-    others, which = [m for m in finals if m != leader], kind(runs[0].metric)
+    finals, which = _finals_by_seed(runs), kind(runs[0].metric)
     gaps: dict[str, Gap] = {}
-    for method in others:
-        seeds = sorted(finals[leader].keys() & finals[method].keys())
-        pairs = [(finals[leader][s], finals[method][s]) for s in seeds]
-        pairs = [pair for pair in pairs if not any(map(math.isnan, pair))]
-        ahead = [which.ahead(theirs, ours) for theirs, ours in pairs]
-        p = paired_p(*zip(*pairs)) if pairs else NAN
-        gaps[method] = Gap(float(np.mean(ahead)) if ahead else NAN, sum(a > 0 for a in ahead), len(ahead), p)
+    for method in [m for m in finals if m != leader]:
+        best, ours = common_seeds(finals[leader], finals[method])
+        ahead = which.ahead(1.0, 0.0) * (best - ours)
+        behind = float(ahead.mean()) if len(ahead) else NAN
+        gaps[method] = Gap(behind, int((ahead > 0).sum()), len(ahead), paired_p(best.tolist(), ours.tolist()))
     corrected = holm([gap.p for gap in gaps.values()])
     return {method: replace(gap, p=p) for (method, gap), p in zip(gaps.items(), corrected, strict=True)}
 
@@ -370,7 +367,7 @@ def best_at_clients(summaries: Sequence[MethodSummary]) -> tuple[str, np.ndarray
     """
     if (alone := _local_training(summaries)) is None:
         return None
-    paired = [(s.method, *_paired(s.at_clients, alone.at_clients)) for s in summaries if not s.reference]
+    paired = [(s.method, *common_seeds(s.at_clients, alone.at_clients)) for s in summaries if not s.reference]
     which = kind(alone.metric)
     nonempty = (pair for pair in paired if len(pair[1]))
     return max(nonempty, key=lambda pair: which.ahead(float(pair[1].mean()), 0.0), default=None)
@@ -378,12 +375,6 @@ def best_at_clients(summaries: Sequence[MethodSummary]) -> tuple[str, np.ndarray
 
 def _local_training(summaries: Sequence[MethodSummary]) -> MethodSummary | None:
     return next((s for s in summaries if s.method == LOCAL), None)
-
-
-def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:
-    """The scores [S] and [S] of common seeds."""
-    seeds = sorted(ours.keys() & theirs.keys())
-    return np.array([ours[s] for s in seeds]), np.array([theirs[s] for s in seeds])
 
 
 SURE = 1.96
