@@ -52,7 +52,7 @@ def note(summaries: Summaries) -> str:
         text = f"{what} by {ranks}, and in how many seeds the best was ahead; a p-value needs {FEWEST_PAIRS}"
         if n >= FEWEST_PAIRS:
             text = (
-                f"paired t-test over seeds on {ranks}, corrected by Holm; it detects large differences only"
+                f"paired t-test over seeds on {ranks}, corrected by Holm; it detects large gaps only"
             )
         lines.append(f"vs best: {text}{' seeds' if n < FEWEST_PAIRS else ''}.")
     best = next((s.method for s in summaries if s.leads), "")
