@@ -66,7 +66,7 @@ def test_a_table_of_attacks_alone_has_no_columns_of_training(runs):
     head = done.table().splitlines()[0]
     assert "raw input" in head
     assert "mean-10" not in head
-    assert "ours: what the attack found after the last round" in done.table()
+    assert "that the attack found after the last round" in done.table()
 
 
 def test_an_attack_that_cannot_be_made_is_refused_before_anything_is_trained(tmp_path):
@@ -79,7 +79,7 @@ def test_an_attack_that_cannot_be_made_is_refused_before_anything_is_trained(tmp
                 tmp_path, LEAKING.replace("pairs: {attack: {name: context", "pairs: {attack: {" + wrong)
             )
     with pytest.raises(UsageError, match=r"E126 .*row pairs: .*step"):
-        reproduced(tmp_path, LEAKING.replace("steps: 20}}, x: 60}", "step: 20}}, x: 60}"))
+        reproduced(tmp_path, LEAKING.replace("own: [40, 60], steps: 20", "own: [40, 60], step: 20"))
     assert not list(tmp_path.rglob("model.safetensors"))
     with pytest.raises(UsageError, match=r"E126 .*attack: of is needed"):
         parse_experiment("own", LEAKING.replace("of: 60 own samples, ", ""))

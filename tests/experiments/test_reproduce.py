@@ -46,14 +46,14 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     page = (pages / "small.md").read_text()
     assert "| learning helps | agrees so far: 2 seeds, all rounds | even +" in page
     assert (tmp_path / "docs" / "small.md").read_text() == page
-    assert "[A small table](small.md)" in (tmp_path / "docs" / "README.md").read_text()
+    assert "[small](small.md) | A small table |" in (tmp_path / "docs" / "README.md").read_text()
     (tmp_path / "docs" / "mine.md").write_text("# What I found\n\nNothing.\n")
     other = CliRunner().invoke(cli.app(), [*words, "--methods", "FedAvg", "--page", "small-one"])
     assert other.exit_code == 0, other.output
     index = (tmp_path / "docs" / "README.md").read_text()
     assert "Read first: [What I found](mine.md)." in index
-    assert "[A small table (small)](small.md)" in index
-    assert "[A small table (small-one)](small-one.md)" in index
+    assert "[small](small.md)" in index
+    assert "[small-one](small-one.md)" in index
     assert (pages / "small.md").read_text() == page
     wrong = CliRunner().invoke(cli.app(), [*words, "--page", "../mine"])
     assert isinstance(wrong.exception, UsageError)

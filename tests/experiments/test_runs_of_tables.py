@@ -7,10 +7,9 @@ import json
 import pytest
 
 from unskew.errors import DataError, UsageError
-from unskew.experiments import pages, reproduce
+from unskew.experiments import Request, pages, reproduce
 from unskew.experiments.files import parse_experiment
 from unskew.experiments.reproduce import Key, distinct_runs, plan_runs, select, with_methods
-from unskew.experiments import Request
 from unskew.experiments.result import REQUIRED
 
 TABLE = """

@@ -73,7 +73,7 @@ def test_an_attacks_score_stands_between_what_it_knows_without_and_with_the_samp
     rows = {"p0.1": {"quantity": "top-1 match"}, "p0.2": {}}
     told = wording.note(result(found, entry("p0.2"), metric="accuracy", rows=rows, paper=""))
     assert told.startswith(
-        "ours: what the attack found after the last round: top-1 match, in % (in `p0.1`); accuracy, in %, of the"
+        "ours: top-1 match in % that the attack found after the last round (in `p0.1`); accuracy in"
     )
     assert wording.ATTACKS in told
 

@@ -17,10 +17,9 @@ from tests.report.test_page import Tags
 from unskew.report.analysis.numbers import digits, three_digits
 from unskew.report.analysis.runs import read_run, scores_of
 from unskew.report.analysis.stats import Score, last_best_mean10, paired_p, stability
-from unskew.report.figures.matrices import confusion
+from unskew.report.figures.measures import confusion
 from unskew.report.figures.svg import text, tooltip
 from unskew.report.page import write_report
-from unskew.report.paper_figures import write_figures
 from unskew.report.sections import context_of, reproducibility
 from unskew.scores import significant
 
@@ -74,7 +73,6 @@ def test_scores_of_training_that_diverged_are_a_page_all_the_same(tmp_path, late
         )
     assert "± nan" not in page
     assert not [w for w in recwarn if w.category is RuntimeWarning]
-    assert write_figures([at], tmp_path / "figures")
 
 
 def test_numbers_that_are_none_are_no_scores():
