@@ -92,12 +92,6 @@ def test_the_default_stands_first_unless_another_is_clearly_ahead(other: float, 
     assert {e.method for e in ranked} == {"fedavg", "feddyn", "unskew"}
 
 
-def test_a_method_without_runs_is_not_advised():
-    assert [e.method for e in ranking("sites", ["fedbn", "fedavg"], nearest(skews(0.1), [MILD]))] == [
-        "fedavg"
-    ]
-
-
 def test_a_trial_does_not_see_the_setting_that_is_left_out():
     """Each of the two is advised what is best in the other, which is its worst."""
     first, second = trials("one", ["fedavg", "feddyn", "rbsm"], [MILD, STRONG])

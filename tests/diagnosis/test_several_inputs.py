@@ -26,15 +26,6 @@ class Named(Row):
         return super().forward(row)
 
 
-def test_one_input_by_name_is_diagnosed_as_that_input_alone():
-    rows = np.concatenate([AGES[:, None], SCANS.reshape(len(Y), -1)], 1)
-    alone = unskew.diagnose((rows, Y), model=Row(), **OPTIONS)
-    named = unskew.diagnose(({"row": rows}, Y), model=Named(), **OPTIONS)
-    assert named.skews == alone.skews
-    assert (WORDS in named.table(), WORDS in alone.table()) == (True, False)
-    assert named.refused.keys() == alone.refused.keys()
-
-
 def test_every_input_has_its_own_moments():
     federation = unskew.data.arrays(BY_NAME, Y)
     found = skews.moments(federation.x, federation.layout)

@@ -61,14 +61,6 @@ def test_rows_report_what_an_attack_found_between_its_bounds(runs, monkeypatch):
     assert len(list(runs.rglob("leaks/context-*.json"))) == 3  # one a run, and a refusal
 
 
-def test_a_table_of_attacks_alone_has_no_columns_of_training(runs):
-    done = reproduced(runs, rows=["fewer"], methods=["Pairs"])
-    head = done.table().splitlines()[0]
-    assert "raw input" in head
-    assert "mean-10" not in head
-    assert "that the attack found after the last round" in done.table()
-
-
 def test_an_attack_that_cannot_be_made_is_refused_before_anything_is_trained(tmp_path):
     for wrong, says in (
         ("name: contxt", "E126 .*row pairs: there is no attack 'contxt'. Did you mean 'context'"),

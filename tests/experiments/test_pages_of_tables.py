@@ -113,20 +113,6 @@ def test_the_privacy_of_what_is_shared_has_a_row_for_each_reading():
     ]
 
 
-def test_an_index_links_to_every_page_and_says_how_claims_fared():
-    held = [
-        result(claims=[CLAIM]),
-        result(page="u", claims=[{**CLAIM, "verdict": "not reproduced"}]),
-        result(page="v", claims=[CLAIM, {**CLAIM, "verdict": "not reproduced"}]),
-        result(page="w"),
-    ]
-    text = pages.markdown_index(held, {"own.md": "Mine"})
-    assert re.findall(r"\| \[(.*?)\]\((.*?)\)", text) == [(p, f"{p}.md") for p in "tuvw"]
-    assert "Read first: [Mine](own.md)." in text
-    assert "| [u](u.md) | T | r | 2 | 12 | not reproduced: 1 | d, 0 |" in text
-    assert "Read first" not in pages.markdown_index(held, {})
-
-
 @pytest.mark.parametrize(
     "page", ["../elsewhere", "a/b", "/tmp/x", "", ".hidden", None, "javascript:alert(1)//"]
 )

@@ -93,7 +93,7 @@ def test_every_method_of_every_table_fits_its_model_and_data(name):
                 key = settings.model, parts, settings.optimiser, settings.loss
                 if key not in seen:
                     seen.add(key)
-                    if not EVERYTHING and turn(repr(key), 8):
+                    if not EVERYTHING and turn(repr(key), 20):
                         continue
                     loop_of(resolve(settings, federation)).trainer.close()
     assert seen

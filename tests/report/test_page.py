@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.report.fake_runs import fake_comparison, fake_run
-from unskew.report import page
+from unskew.report import page, sections
 from unskew.report.analysis import results_table
 from unskew.report.analysis.runs import read_runs
 from unskew.report.page import write_report
@@ -85,19 +85,6 @@ def test_it_says_the_result_and_its_certainty(text, comparison):
     )
     title = re.search(r"<h1>(.*?)</h1>", text)[1]
     assert title.startswith("flea reaches")
-
-
-@pytest.mark.parametrize(
-    "piece",
-    [
-        "Accuracy over rounds", "Every client", "Against bytes", "What leaves each client",
-        "Who holds what", "Who answered when", "Class shares of the shared buffer", "Repeat the runs",
-        "How it was measured", "flea/features", "empirical", "each one", "n = 3", "E303",
-        "All settings that the runs share", "prefers-color-scheme: dark", "@media print",
-    ],
-)  # fmt: skip
-def test_it_has_every_part(text, piece):
-    assert piece in text
 
 
 def test_colours_follow_the_method_everywhere(text):
@@ -195,5 +182,13 @@ def test_a_page_has_foreign_texts_on_one_line(tmp_path):
 
 def test_a_large_comparison_stays_small(tmp_path):
     methods = ["fedavg", "fedprox(mu=0.01)", "fedproto", "flea", "rebafl"]
-    path = fake_comparison(tmp_path / "big", methods, 5, clients=150, rounds=200, per_client=False)
-    assert write_report(path, tmp_path / "r.html").stat().st_size < 1_500_000
+    path = fake_comparison(tmp_path / "big", methods, 2, clients=150, rounds=200, per_client=False)
+    assert write_report(path, tmp_path / "r.html").stat().st_size < 1_000_000
+
+
+def test_the_sections_stand_in_their_order_and_are_linked(text):
+    orders = [module.ORDER for module in sections.section_modules()]
+    assert orders == sorted(set(orders))
+    anchors = re.findall(r'<section id="([\w-]+)"', text)
+    assert anchors == "table rounds clients leaves partition attendance measured repeat".split()
+    assert re.findall(r'<a href="#([\w-]+)">', text) == anchors

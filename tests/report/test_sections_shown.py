@@ -9,11 +9,9 @@ from dataclasses import replace
 import pytest
 
 from tests.report.fake_runs import fake_comparison, fake_run
-from tests.report.test_page import EVIL, Tags
 from tests.report.test_sentences import changed
 from tests.report.test_summary import run
 from unskew.report.analysis.runs import read_run, read_runs
-from unskew.report.page import write_report
 from unskew.report.sections import clients, context_of, disclosure, measures, rounds
 
 
@@ -183,20 +181,6 @@ def test_a_comparison_with_training_alone_says_at_which_sites_federating_is_wort
         assert float(row[-2]) == pytest.approx(federated - alone, abs=0.11)
     without = fake_comparison(tmp_path / "d", ["fedavg", "rebafl"], seeds=1, rounds=6)
     assert "worth it" not in clients.build(context_of(read_runs([without]), "d")).html
-
-
-def test_what_was_measured_by_site_is_shown_and_names_stay_text(tmp_path):
-    at = fake_run(tmp_path / "r", "fedavg", rounds=6, classes=2)
-    federation = json.loads((at / "federation.json").read_text())
-    (at / "federation.json").write_text(json.dumps({**federation, "classes": [EVIL, "b"]}))
-    held = {"confusion": {"all": [[3, 1], [0, 6]], "names": [EVIL], "sites": [[[0, 0], [0, 6]]]}}
-    (at / "measures.json").write_text(json.dumps(held))
-    text = write_report(at, tmp_path / "page.html").read_text()
-    tags = Tags(text)
-    assert not tags.open
-    assert not tags.wrong
-    assert "<script>alert" not in text
-    assert "Which class is taken for which, all test samples: 9 of 10 samples right" in text
 
 
 def test_an_attack_that_reads_one_input_is_named_as_not_made_where_samples_have_several(tmp_path):

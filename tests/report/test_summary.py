@@ -11,7 +11,7 @@ import pytest
 
 from unskew.report.analysis import results_table
 from unskew.report.analysis.runs import RunData, Traffic
-from unskew.report.analysis.stats import bytes_to, final, rounds_to, trained_rounds
+from unskew.report.analysis.stats import bytes_to, rounds_to
 from unskew.report.analysis.summary import against, leader_of, summary_table, target_of
 from unskew.report.sections import context_of, final_table, rounds
 
@@ -108,15 +108,6 @@ def test_a_target_is_reached_by_equality_and_counts_its_own_round():
     assert (
         bytes_to(run("m", accuracy=[0.9, 0.9], first=0, sent=[10]), 0.5) == 0
     )  # the untrained model was good enough
-
-
-def test_round_0_counts_only_where_nothing_else_was_evaluated():
-    assert [x.tolist() for x in trained_rounds(run("m", accuracy=[0.9, 0.1, 0.3], first=0))] == [
-        [1, 2],
-        [0.1, 0.3],
-    ]
-    assert final(run("m", accuracy=[0.9, 0.1, 0.3], first=0), False) == pytest.approx(0.2)
-    assert final(run("m", accuracy=[0.9], first=0), False) == 0.9
 
 
 def test_every_column_has_its_own_series():
