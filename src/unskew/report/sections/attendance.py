@@ -72,6 +72,6 @@ def picture(rounds: Sequence[Attendance], clients: int) -> str:
     t, no_band = np.array([r.t for r in rounds]), np.zeros(len(rounds))
     lines = [
         Line(name, colour, t, np.array(values, float), no_band, share=False)
-        for (name, values), colour in zip(counts.items(), ("ref", "q8"))
+        for (name, values), colour in zip(counts.items(), ("ref", "map"))
     ]
     return curves(lines, "round", f"clients, of {clients}")
