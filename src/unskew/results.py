@@ -111,10 +111,7 @@ class SitePredictor(Predictor):
             )
 
     def export(
-        self,
-        folder: str | Path,
-        format: Format = "safetensors",
-        client: int | str | None = None,
+        self, folder: str | Path, format: Format = "safetensors", client: int | str | None = None
     ) -> list[Path]:
         """Write the model into a new folder, as `Result.export` does. client: only this site."""
         self._check_mine(client)
@@ -224,10 +221,7 @@ class Result(Predictor):
         ]
 
     def export(
-        self,
-        folder: str | Path,
-        format: Format = "safetensors",
-        client: int | str | None = None,
+        self, folder: str | Path, format: Format = "safetensors", client: int | str | None = None
     ) -> list[Path]:
         """Write the model into a new folder, for use without unskew, and return the new files.
 

@@ -154,7 +154,7 @@ def test_masks_leave_out_what_needs_one_label_a_sample():
     diagnosis = unskew.diagnose([(x[:6], masks[:6]), (x[6:], masks[6:])])
     assert "rebafl" in diagnosis.refused
     assert "fedavg" in {e.method for e in diagnosis.rankings["sites"]}
-    assert "caution   every setting of the evidence has one label a sample" in diagnosis.table()
+    assert "caution   every setting of the evidence has one input and one label a sample" in diagnosis.table()
 
 
 def test_a_federation_unlike_all_evidence_is_told():

@@ -18,7 +18,7 @@ from unskew.diagnosis import skews
 from unskew.errors import UsageError
 
 OPTIONS = {"clients": 3, "skew": "iid"}
-WORDS = "every setting of the evidence has one input a sample, and these samples have several"
+WORDS = "every setting of the evidence has one input and one label a sample, and these samples have several"
 
 
 class Named(Row):

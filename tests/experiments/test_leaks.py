@@ -10,7 +10,7 @@ import pytest
 import unskew
 from tests.experiments.tables import LEAKING, written
 from unskew.errors import UsageError
-from unskew.experiments import attack_findings
+from unskew.experiments import result
 from unskew.experiments.files import parse_experiment
 
 
@@ -54,7 +54,7 @@ def test_rows_report_what_an_attack_found_between_its_bounds(runs, monkeypatch):
     assert margins["pairs"] == pytest.approx(
         found["pairs", "Pairs"]["ours"]["mean"] - found["pairs", "Fours"]["ours"]["mean"], abs=1e-3
     )
-    monkeypatch.setattr(attack_findings, "finding_on", lambda *_: pytest.fail("it was attacked twice"))
+    monkeypatch.setattr(result, "finding_on", lambda *_: pytest.fail("it was attacked twice"))
     lines.clear()
     assert reproduced(runs, say=lines.append).result["entries"] == done.result["entries"]
     assert not any(line.startswith("attacks") for line in lines)

@@ -138,7 +138,13 @@ def test_nothing_but_the_sum_can_be_read_of_what_sites_send(tmp_path):
     facts = SimpleNamespace(
         is_reference=False,
         metrics={},
-        traffic=traffic_of(up), privacy={}, attacks={}, path=Path("r"), config={}, federation={}, rounds=1
+        traffic=traffic_of(up),
+        privacy={},
+        attacks={},
+        path=Path("r"),
+        config={},
+        federation={},
+        rounds=1,
     )
     assert {p.readers.partition(", and")[0] for p in items(facts) if p.readers} == {
         "the server, in sums of 5 or more clients"

@@ -179,10 +179,10 @@ def test_class_shares_have_a_row_for_the_buffer_and_two_for_each_client():
         {"buffer": [1, 3], "local": [[4, 0], [0, 0]], "mixed": [[1, 1]], "names": ["x", "y"]}, ["a", "b"]
     )
     assert re.findall(r'<text class="count[^>]*>(\d+)<', drawn) == ["25", "75", "100", "50", "50"]
-    assert [w for w in ("buffer", "own, x", "mixed, x", "own, y") if w in drawn] == [
+    assert [w for w in ("buffer", "own, x", "mix, x", "own, y") if w in drawn] == [
         "buffer",
         "own, x",
-        "mixed, x",
+        "mix, x",
     ]
 
 

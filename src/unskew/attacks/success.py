@@ -88,10 +88,7 @@ def likeness_scores(
     client_N: the client of each sample.
     """
     span, without = guess.span, guess.x.expand_as(there)
-    measures: dict[str, Any] = {
-        "MSE": (mse, 0.0),
-        "PSNR, dB": (lambda a, b: psnr(a, b, span), math.inf),
-    }
+    measures: dict[str, Any] = {"MSE": (mse, 0.0), "PSNR, dB": (lambda a, b: psnr(a, b, span), math.inf)}
     if is_image(there.shape[1:]):
         measures["SSIM"] = (lambda a, b: ssim(a, b, span), 1.0)
     scores = list[Score]()

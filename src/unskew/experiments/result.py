@@ -3,26 +3,34 @@
 ours            mean and sample standard deviation over seeds of the score that the paper reports
 vs best other   difference to the best other method of the row, with a two-sided paired t-test over seeds;
                 p-values are Holm-corrected within the row
+
+The finding of an attack that a row reports is stored in the folder of its run, in a file named after the
+attack's settings, so that rows which report several scores of one attack share it and no attack runs twice.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 
-from unskew.errors import UsageError
-from unskew.experiments import attack_findings, verdicts
-from unskew.experiments.experiment import Claim, Experiment, TableRow, Trend
+from unskew.attacks.attack import finding_on
+from unskew.comparison.progress import Cell
+from unskew.errors import StateError, UsageError, suggestion
+from unskew.experiments import verdicts
+from unskew.experiments.experiment import Claim, Experiment, Leak, TableRow, Trend
 from unskew.report.analysis import stats
 from unskew.report.analysis.runs import RunData
 from unskew.report.analysis.stats import Score
 from unskew.report.analysis.summary import remarks_on
+from unskew.runs.reopen import UserCode
 from unskew.scores import MAIN, Kind, kind
+from unskew.system import disk
 
 Runs = Mapping[tuple[str, str], Sequence[RunData]]
 """The runs of a table by row and method, one per seed."""
@@ -295,13 +303,13 @@ def quantity_of(experiment: Experiment, row: TableRow, main: str) -> str:
 
 def _attack_fits(row: TableRow, group: Sequence[RunData]) -> bool:
     """Whether the row's attack, if any, fits these runs."""
-    return not row.attack or all(attack_findings.fits(run.path, row.attack) for run in group)
+    return not row.attack or all(_fits(run.path, row.attack) for run in group)
 
 
 def _attack_value(run: RunData, row: TableRow, name: str) -> float:
     """A field of the attack's score on a run; NaN if there is none."""
     assert row.attack
-    value = (attack_findings.score(run.path, row.attack) or {}).get(name)
+    value = (_attack_score(run.path, row.attack) or {}).get(name)
     return math.nan if value is None else float(value)
 
 
@@ -378,3 +386,83 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value
+
+
+FOLDER = "leaks"
+REFUSED = "refused"
+"""The key in a finding's file under which the reason is stored why the attack does not fit the run."""
+Finding = Mapping[str, Any]
+Say = Callable[[str], None]
+
+
+def make_findings(runs: Sequence[tuple[TableRow, Cell]], say: Say) -> None:
+    """Run every attack that a row reports and that has no stored finding yet; store refusals as well.
+
+    Raises UsageError (E126) if a row reports a score that none of its attacks has.
+    """
+    known: dict[str, set[str]] = {}
+    reported = {row.name: row for row, _ in runs}
+    for row, cell in runs:
+        if row.attack:
+            finding = read_finding(cell.path, row.attack) or _run_attack(cell, row.attack, say)
+            names = {f"{s['of']}; {s['metric']}" for s in finding.get("scores", [])}
+            known.setdefault(row.name, set()).update(names)
+    for name, scores in known.items():
+        leak = reported[name].attack
+        assert leak
+        wanted, listed = f"{leak.of}; {leak.metric}", sorted(scores)
+        if scores and wanted not in scores:
+            text = f"row {name}: '{leak.name}' has no score of '{wanted}'.{suggestion(wanted, listed)}"
+            raise UsageError("E126", f"{text} It has: {', '.join(listed)}.")
+
+
+def missing_findings(runs: Iterable[tuple[TableRow, Cell]]) -> int:
+    """The number of reported attacks without a stored finding; an attack shared by rows counts once."""
+    files = {_file(cell.path, row.attack) for row, cell in runs if row.attack}
+    return sum(not file.exists() for file in files)
+
+
+def read_finding(path: Path, leak: Leak) -> Finding | None:
+    """The stored finding of the attack on the run in `path`, or None if the attack has not run.
+
+    The finding is {REFUSED: reason} if the attack does not fit the run. Raises StateError (E111) for a
+    damaged file.
+    """
+    file = _file(path, leak)
+    try:
+        return json.loads(file.read_bytes()) if file.exists() else None
+    except ValueError as error:
+        raise StateError(
+            "E111", f"{file} is not JSON ({error}); remove it, and run the table again."
+        ) from None
+
+
+def _attack_score(path: Path, leak: Leak) -> dict[str, Any] | None:
+    """The score that a row reports for this run, with the fields of `attacks.scores.Score`, or None."""
+    scores = (read_finding(path, leak) or {}).get("scores", [])
+    return next((s for s in scores if (s["of"], s["metric"]) == (leak.of, leak.metric)), None)
+
+
+def _fits(path: Path, leak: Leak) -> bool:
+    """Whether the attack fits the run in this folder."""
+    return REFUSED not in (read_finding(path, leak) or {})
+
+
+def _run_attack(cell: Cell, leak: Leak, say: Say) -> Finding:
+    try:
+        finding: Finding = {
+            **finding_on(cell.path, UserCode.of(cell.settings), leak.name, leak.settings, say),
+            "pictures": {},
+        }
+    except UsageError as refusal:
+        if refusal.code != "E151":
+            raise
+        finding = {REFUSED: refusal.text}
+    file = _file(cell.path, leak)
+    disk.folder_below(file.parent)
+    disk.replace(file, json.dumps(finding, indent=1, allow_nan=False))
+    return finding
+
+
+def _file(path: Path, leak: Leak) -> Path:
+    return path / FOLDER / f"{leak.fingerprint}.json"

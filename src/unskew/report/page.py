@@ -169,7 +169,7 @@ def warnings(context: Context) -> list[str]:
     """Sentences on reasons to doubt the numbers."""
     runs = context.runs
     sentences = [*altered_records(runs), *comparability_doubts(context)]
-    sentences += [*results_table.remarks(context.summaries), *results_table.doubts(context.summaries)]
+    sentences += [*results_table.doubts(context.summaries), *results_table.remarks(context.summaries)]
     codes = [str(e.get("code", "")) for r in runs for e in r.events]
     events = sum(code.startswith("E3") and code not in EXPECTED_EVENTS for code in codes)
     if events:

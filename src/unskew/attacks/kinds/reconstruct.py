@@ -29,16 +29,7 @@ from unskew.attacks.attack import Attack, Outcome, Score
 from unskew.attacks.auxiliary import Samples, unseen
 from unskew.attacks.decoders import Lesson
 from unskew.attacks.inversion import Search, white_box
-from unskew.attacks.payloads import (
-    Exchanges,
-    Taken,
-    activations,
-    at_cut,
-    clearest,
-    inputs,
-    map_of,
-    part_of,
-)
+from unskew.attacks.payloads import Exchanges, Taken, activations, at_cut, clearest, inputs, map_of, part_of
 from unskew.attacks.scene import Scene
 from unskew.core import module_inputs
 from unskew.core.keys import numpy_key

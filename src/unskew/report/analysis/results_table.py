@@ -13,15 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from unskew.report.analysis.frames import flat
-from unskew.report.analysis.numbers import (
-    MISSING,
-    capitalise,
-    digits,
-    megabytes,
-    p_value,
-    plural,
-    with_unit,
-)
+from unskew.report.analysis.numbers import MISSING, capitalise, digits, megabytes, p_value, plural, with_unit
 from unskew.report.analysis.stats import FEWEST_PAIRS, SHORT_RUN
 from unskew.report.analysis.summary import MethodSummary, ScopedScore, benefit_sentence
 from unskew.round.run import REFERENCES
@@ -51,9 +43,7 @@ def note(summaries: Summaries) -> str:
         what = "points" if which.share else "how much better (+) or worse (-)"
         text = f"{what} by {ranks}, and in how many seeds the best was ahead; a p-value needs {FEWEST_PAIRS}"
         if n >= FEWEST_PAIRS:
-            text = (
-                f"paired t-test over seeds on {ranks}, corrected by Holm; it detects large gaps only"
-            )
+            text = f"paired t-test over seeds on {ranks}, corrected by Holm; it detects large gaps only"
         lines.append(f"vs best: {text}{' seeds' if n < FEWEST_PAIRS else ''}.")
     best = next((s.method for s in summaries if s.leads), "")
     lines += [

@@ -35,12 +35,7 @@ Unit = Callable[[float], str]
 
 
 def curves(
-    lines: Sequence[Line],
-    x_label: str,
-    y_label: str,
-    *,
-    log_x: bool = False,
-    unit: Unit = plain_number,
+    lines: Sequence[Line], x_label: str, y_label: str, *, log_x: bool = False, unit: Unit = plain_number
 ) -> str:
     """SVG text of lines; "" without lines. Shares are drawn in percent."""
     lines = [c for c in (c.thinned() for c in lines) if len(c.x)]

@@ -9,17 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.report.figures.svg import (
-    HUES,
-    SHADES,
-    WIDTH,
-    dots,
-    label_stride,
-    rects,
-    shorten,
-    svg,
-    text,
-)
+from unskew.report.figures.svg import HUES, SHADES, WIDTH, dots, label_stride, rects, shorten, svg, text
 
 
 def histograms(shares: Mapping[str, Any], classes: Sequence[str], most: int = 3) -> str:
@@ -33,7 +23,7 @@ def histograms(shares: Mapping[str, Any], classes: Sequence[str], most: int = 3)
         return ""
     names = dict(enumerate(shares.get("names", [])))
     rows = {"buffer": shares["buffer"]}
-    for kind, words in (("local", "own"), ("mixed", "mixed")):
+    for kind, words in (("local", "own"), ("mixed", "mix")):
         for k, row in enumerate(shares.get(kind, [])[:most]):
             if sum(row):
                 rows[f"{words}, {names.get(k, f'client {k}')}"] = row

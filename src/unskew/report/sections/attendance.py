@@ -21,7 +21,7 @@ def build(context: Context) -> Section | None:
         return None
     html = figure(picture(run.attendance, run.federation.get("clients", 0)))
     lead = sentence(run, same=_alike(context))
-    return Section("Who answered when", "attendance", html, lead=lead, link="Attendance")
+    return Section("How many clients answered", "attendance", html, lead=lead, link="Attendance")
 
 
 def sentence(run: RunData, same: bool) -> str:
