@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 from unskew.errors import DataError, UsageError, excerpt
 from unskew.experiments import wording
@@ -24,21 +24,24 @@ from unskew.system import disk
 
 HEAD = ("row", "method", "paper", "ours", "95 %", "without payload", "raw input", "gap", "last", "best")
 HEAD += ("mean-10", "vs best other", "MB")
+R = TypeVar("R", bound=TableResult | None)
+EMPTY = cast(TableResult, {"entries": [], "curves": {}, "claims": []})
+"""The numbers of a dry run."""
 
 
-class TableNumbers:
+class TableNumbers(Generic[R]):
     """All numbers, verdicts and curves of a table in `result`, as stored in JSON; None after a dry run."""
 
-    result: TableResult | None
+    result: R
 
     def table(self) -> str:
         """The paper's numbers, ours and a verdict on every claim, as text; "" after a dry run."""
-        return plain(self.result) if self.result else ""
+        return plain(cast(TableResult, self.result)) if self.result else ""
 
     def verdicts(self) -> dict[str, str]:
         """By claim a word of `experiments.verdicts`, such as `reproduced`, `agrees so far` or `not run`;
         empty after a dry run."""
-        return {claim["text"]: claim["verdict"] for claim in (self.result["claims"] if self.result else ())}
+        return {claim["text"]: claim["verdict"] for claim in (self.result or EMPTY)["claims"]}
 
     def to_frame(self, kind: str = "scores") -> Any:
         """Return a pandas DataFrame of one kind: "scores" (the final table, a row for each row and method,
@@ -47,7 +50,7 @@ class TableNumbers:
 
         Raises UsageError: E109 for another kind, E133 without pandas.
         """
-        result = self.result or cast(TableResult, {"entries": [], "curves": {}, "claims": []})
+        result = self.result or EMPTY
         kinds = {
             "scores": lambda: result["entries"],
             "rounds": lambda: [
@@ -77,7 +80,7 @@ class TableNumbers:
 
 
 @dataclass(frozen=True, repr=False)
-class KeptTable(TableNumbers):
+class KeptTable(TableNumbers[TableResult]):
     """A table from the JSON file that `unskew reproduce` left. path: that file."""
 
     result: TableResult

@@ -49,7 +49,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Reproduction(TableNumbers):
+class Reproduction(TableNumbers[TableResult | None]):
     """A table that was run, or only planned.
 
     runs: every run once. result: all numbers, verdicts and curves, as stored in JSON. page: the path of the

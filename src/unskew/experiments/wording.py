@@ -92,7 +92,8 @@ def _quantity(result: TableResult, row: str) -> str:
     record = result["rows"][row]
     metric = record.get("quantity") or result["metric"]
     if metric in OVER_CLIENTS:
-        return f"{kind(record['main']).title if record.get('main') else 'score'}, {OVER_CLIENTS[metric]}"
+        main = record.get("main", "")
+        return f"{kind(main).title if main else 'score'}, {OVER_CLIENTS[metric]}"
     return kind(metric.partition("/")[0]).title.replace("_", " ")  # the row names the element of a matrix
 
 

@@ -127,10 +127,10 @@ def _numbers(run: RunData) -> list[Item]:
 
 def _item(traffic: Traffic, run: RunData) -> Item:
     often = _often(len(traffic.rounds), run)
-    sizes = {"most": size(traffic.most), "total": size(traffic.total)}
+    most, total = size(traffic.most), size(traffic.total)
     if traffic.way != "up":
         guarantee = "dp" if traffic.guarantee == "dp" else ""
-        return Item("receives", traffic.name, often, guarantee=guarantee, **sizes)
+        return Item("receives", traffic.name, often, guarantee=guarantee, most=most, total=total)
     summed = f"only the sum of {traffic.sum_of} or more" if traffic.sum_of else ""
     return Item(
         "sends",
@@ -142,7 +142,8 @@ def _item(traffic: Traffic, run: RunData) -> Item:
         guarantee=traffic.guarantee,
         readers=_readers(traffic, run),
         learned=_learned(traffic, run),
-        **sizes,
+        most=most,
+        total=total,
     )
 
 
