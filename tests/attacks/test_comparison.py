@@ -12,6 +12,8 @@ import pytest
 import unskew
 from tests.cli.calling import call
 from unskew.attacks import attack, registry
+from unskew.attacks.kinds.membership import Membership
+from unskew.attacks.kinds.reconstruct import Reconstruct
 from unskew.comparison import training as stage
 from unskew.comparison.progress import Cell
 from unskew.config import Settings
@@ -48,6 +50,8 @@ def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("privacy")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "names", lambda: FEW)
+        patch.setattr(Reconstruct, "quick", {"samples": 20, "own": 60, "steps": 20, "exchanges": "last"})
+        patch.setattr(Membership, "quick", {"shadows": 4, "clients": 1, "samples": 60})
         words = (
             "compare",
             "fedavg",
