@@ -74,18 +74,6 @@ def test_one_site_is_refused(tmp_path: Path):
     assert refused.err.count("\n") == 1
 
 
-def test_data_without_labels_and_nan_are_refused_in_one_sentence(tmp_path: Path):
-    unlabelled = call(
-        "diagnose", csv(tmp_path / "t.csv", "a,b,site", [r.rsplit(",", 1)[0] for r in rows()]), "--label", "y"
-    )
-    assert unlabelled.code != 0
-    assert unlabelled.err.startswith("E4")
-    holed = X.copy()
-    holed[3, 1] = np.nan
-    with pytest.raises(DataError, match="E405"):
-        unskew.diagnose([(holed[:30], Y[:30]), (holed[30:], Y[30:])])
-
-
 @pytest.mark.parametrize(
     ("mean", "pays", "method"), [(0.2, "yes", "unskew"), (-0.2, "no", "local"), (0.02, "open", "unskew")]
 )

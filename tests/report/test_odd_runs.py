@@ -3,7 +3,6 @@ characters."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
@@ -15,7 +14,6 @@ import pytest
 from tests.report.fake_runs import fake_comparison, fake_run
 from tests.report.test_page import Tags
 from unskew.report.analysis.runs import read_run, scores_of
-from unskew.report.figures.measures import confusion
 from unskew.report.figures.svg import text, tooltip
 from unskew.report.page import write_report
 from unskew.report.sections import context_of, reproducibility
@@ -82,26 +80,6 @@ def test_numbers_that_are_none_are_no_scores():
     )
     assert clients["global@client", "accuracy"] == {1: 0.25}  # not the first one's of the round before
     assert np.isnan(series["global", "accuracy"][1]).all()
-
-
-@pytest.mark.parametrize("C", [12, 300])
-def test_many_classes_have_cells_of_their_own_and_names_that_do_not_overlap(C):
-    """Cells of less than a pixel had a negative width, at which browsers stop drawing, and every class its
-    name."""
-    counts = [[1 if i == j else 0 for j in range(C)] for i in range(C)]
-    drawn = confusion(counts, [f"class {c}" for c in range(C)], "x")
-    boxes = re.findall(r"M([\d.e+-]+) ([\d.e+-]+)h([\d.e+-]+)v([\d.e+-]+)h(--?[\d.e+-]+)z", drawn)
-    assert len(boxes) == C
-    assert all(float(w) > 0 and float(h) > 0 and float(back) < 0 for *_, w, h, back in boxes)
-    places = [
-        (float(x), float(y), len(words))
-        for x, y, words in re.findall(r'<text class="tick" x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)<', drawn)
-    ]
-    across = [(x, n) for x, y, n in places if y == 34.0]
-    down = [y for x, y, _ in places if x == 100.0]
-    assert len(across) > 1
-    assert all(b[0] - a[0] >= 3.4 * (a[1] + b[1]) - 0.1 for a, b in itertools.pairwise(across))
-    assert all(b - a > 10 for a, b in itertools.pairwise(down))
 
 
 @pytest.mark.parametrize("bad", ["\x00", "\x1b[2J", "\u202e", "\ud800"])

@@ -190,5 +190,14 @@ def test_the_sections_stand_in_their_order_and_are_linked(text):
     orders = [module.ORDER for module in sections.section_modules()]
     assert orders == sorted(set(orders))
     anchors = re.findall(r'<section id="([\w-]+)"', text)
-    assert anchors == ["table", "rounds", "clients", "leaves", "partition", "attendance", "measured", "repeat"]
+    assert anchors == [
+        "table",
+        "rounds",
+        "clients",
+        "leaves",
+        "partition",
+        "attendance",
+        "measured",
+        "repeat",
+    ]
     assert re.findall(r'<a href="#([\w-]+)">', text) == anchors
