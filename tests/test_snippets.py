@@ -59,7 +59,6 @@ COSTLY = (
     "diagnose",
     "attack",
     "report",
-    "figures",
     "watch",
     "resume",
     "explain",

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import reference
+from evidence_page import page as evidence_page
+from methods_page import overview_page as overview
 
 from unskew import data
 from unskew.config import Settings
@@ -23,10 +25,8 @@ from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.data.docs_page import page as data_page
-from unskew.diagnosis.docs_page import page as evidence_page
 from unskew.methods import catalogue, registry
 from unskew.report.method_pages import method_page
-from unskew.report.method_pages import overview_page as overview
 from unskew.runs.resolve import resolve
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -55,7 +55,7 @@ from unskew.tasks.metrics import MetricsSetting, as_text
 from unskew.tasks.own_loss import LossFunction
 
 if TYPE_CHECKING:
-    from unskew.experiments.kept_table import KeptTable
+    from unskew.experiments.pages import KeptTable
 
 BAR_PAUSE_S = 0.25
 """The least time between two updates, because a notebook queues them."""
@@ -416,7 +416,7 @@ def load(
     if compared:
         return Comparison(path)
     if kept:
-        from unskew.experiments.kept_table import load_table
+        from unskew.experiments.pages import load_table
 
         return load_table(path)
     if (path / AT_SITE).is_file():

@@ -111,10 +111,7 @@ class SitePredictor(Predictor):
             )
 
     def export(
-        self,
-        folder: str | Path,
-        format: Format = "safetensors",
-        client: int | str | None = None,
+        self, folder: str | Path, format: Format = "safetensors", client: int | str | None = None
     ) -> list[Path]:
         """Write the model into a new folder, as `Result.export` does. client: only this site."""
         self._check_mine(client)
@@ -224,10 +221,7 @@ class Result(Predictor):
         ]
 
     def export(
-        self,
-        folder: str | Path,
-        format: Format = "safetensors",
-        client: int | str | None = None,
+        self, folder: str | Path, format: Format = "safetensors", client: int | str | None = None
     ) -> list[Path]:
         """Write the model into a new folder, for use without unskew, and return the new files.
 
@@ -408,13 +402,6 @@ class Comparison:
         from unskew.report import page
 
         return page.write_report(self.path, Path(path) if path else self.path / "report.html")
-
-    def figures(self, folder: str | Path | None = None) -> list[Path]:
-        """Write the report's figures as SVG, and its table as LaTeX and CSV, for a paper; return the new
-        files. folder: default `figures` in the comparison's folder."""
-        from unskew.report import paper_figures
-
-        return [path for path, _ in paper_figures.write_figures([self.path], folder)]
 
 
 def _is_about_whole_run(event: Mapping[str, Any]) -> bool:

@@ -12,7 +12,6 @@ from scipy.stats import binom
 
 from tests.attacks.runs import noise, trained
 from tests.cli.calling import call
-from unskew.attacks import registry
 from unskew.attacks.kinds import audit
 from unskew.attacks.scene import Scene
 from unskew.data.clients.partition import Index
@@ -98,13 +97,6 @@ def memorised(tmp_path_factory):
     return trained(folder, data=noise(folder, 300), **settings)
 
 
-def test_an_audit_is_made_only_if_it_is_named(memorised, monkeypatch):
-    monkeypatch.setattr(registry, "names", lambda: {"audit": "", "statistics": ""})
-    done = call("attack", str(memorised))
-    assert "audit: left out, it trains the run once more" in done.out
-    assert (done.code, done.err[:4]) == (2, "E151")
-
-
 def test_a_run_that_its_budget_has_ended_is_audited_beside_what_it_claims(tmp_path):
     """It has fewer rounds than its settings ask for, and is finished all the same."""
     pytest.importorskip("dp_accounting")
@@ -120,7 +112,7 @@ def test_a_run_that_its_budget_has_ended_is_audited_beside_what_it_claims(tmp_pa
     assert finding["doubts"] == []
     (of_samples,) = json.loads(call("audit", str(run), "--json").out)["audit"]["scores"]
     assert of_samples["ceiling"] == pytest.approx(2 * claim)
-    table = (run / "report.html").read_text().split('id="learned"')[1].split("</section>")[0]
+    table = (run / "report.html").read_text().split('id="leaves"')[1].split("</section>")[0]
     assert f"epsilon {claim:.4g}, of every model" in table
     assert "epsilon infinite, against the server" in table
 

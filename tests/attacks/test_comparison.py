@@ -11,7 +11,9 @@ import pytest
 
 import unskew
 from tests.cli.calling import call
-from unskew.attacks import perform, registry
+from unskew.attacks import attack, registry
+from unskew.attacks.kinds.membership import Membership
+from unskew.attacks.kinds.reconstruct import Reconstruct
 from unskew.comparison import training as stage
 from unskew.comparison.progress import Cell
 from unskew.config import Settings
@@ -48,6 +50,8 @@ def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("privacy")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "names", lambda: FEW)
+        patch.setattr(Reconstruct, "quick", {"samples": 20, "own": 60, "steps": 20, "exchanges": "last"})
+        patch.setattr(Membership, "quick", {"shadows": 4, "clients": 1, "samples": 60})
         words = (
             "compare",
             "fedavg",
@@ -98,7 +102,7 @@ def test_what_was_measured_is_not_measured_again(compared, monkeypatch):
     path, _ = compared
     before = (path / "flea--s0" / "privacy.json").read_bytes()
     monkeypatch.setattr(registry, "names", lambda: FEW)
-    monkeypatch.setattr(perform, "_stored_finding", lambda *_: pytest.fail("it was attacked twice"))
+    monkeypatch.setattr(attack, "_stored_finding", lambda *_: pytest.fail("it was attacked twice"))
     content = schema.read_privacy(path / "fedavg--s0")
     assert set(content[schema.ATTACKS]) == {"membership"}
     again = call("resume", str(path))
@@ -128,9 +132,9 @@ def test_what_cannot_be_attacked_is_told_and_fails_nothing(compared, monkeypatch
     def too_few(*_):
         raise UsageError("E151", "too few samples")
 
-    monkeypatch.setattr(perform, "_stored_finding", too_few)
+    monkeypatch.setattr(attack, "_stored_finding", too_few)
     said.clear()
-    perform.quickly(cell.path, said.append)
+    attack.quickly(cell.path, said.append)
     assert said == ["membership: not measured; E151 too few samples"]
 
 

@@ -129,7 +129,7 @@ def test_the_report_says_what_was_measured_by_which_command_and_what_was_not(cop
     schema.put_attack(copy, "membership", finding)  # as older versions wrote it
     assert ">membership: AUC 0." in write_report([copy], copy / "page.html").read_text()
     assert "Adversary: of the merged model" in page
-    assert '<td class="' not in page.split('id="learned"')[1].split("</section>")[0]
+    assert '<td class="' not in page.split('id="leaves"')[1].split("</section>")[0]
 
 
 def test_the_attackers_own_samples_are_held_by_nobody_and_equal_none_that_is_attacked(run, monkeypatch):

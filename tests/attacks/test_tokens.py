@@ -6,7 +6,6 @@ up alike; an attacker who is told less by noise than its own samples tell it.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,8 @@ import pytest
 import torch
 
 import unskew
-from tests.cli.calling import call
 from unskew.attacks.kinds.tokens import Tokens, change_of, read_off
 from unskew.attacks.scene import Scene
-from unskew.report.page import write_report
 from unskew.runs.reopen import UserCode
 
 WORDS, PLACES, N = 200, 6, 240
@@ -130,14 +127,3 @@ def test_a_wide_gap_is_believed_and_a_narrow_one_is_not():
     sure, names = read_off(torch.tensor([1.0, 4.0, 2.0, 7.0]), frequent)
     assert names.tolist() == [True, False, True, False]
     assert sure.argsort(descending=True).tolist() == [0, 2, 3, 1]
-
-
-def test_only_attacks_that_can_be_made_are_named(folder, attacked):
-    net = f"{folder / 'net.py'}:Bag"
-    words = "measure it: unskew attack RUN membership, unskew attack RUN tokens, unskew audit RUN)"
-    assert words in call("explain", "fedavg", "--data", str(folder / "s.npz"), "--model", net).out
-    assert "unskew attack RUN tokens" not in call("explain", "fedavg").out
-    assert json.loads((attacked.path / "federation.json").read_text())["looked_up"] == "sent"
-    page = write_report([attacked.path], attacked.path / "page.html").read_text()
-    assert f"unskew attack {attacked.path} tokens" in page
-    assert f"unskew attack {attacked.path} gradient" not in page

@@ -79,7 +79,6 @@ READS: dict[str, tuple[Use, ...]] = {
     ),
     "watch": (Use("watch r --once", "r"), Use("watch c --once", "c"), Use("watch tables --once", "tables")),
     "report": (Use("report r", "r"), Use("report c", "c")),
-    "figures": (Use("figures r", "r", True),),
     "predict": (
         Use("predict r own.npz", "r"),
         Use("predict r d.npz", "d.npz"),

@@ -44,7 +44,6 @@ FROZEN = {
     "audit": "run --set --samples --seeds --method --model --loss --json",
     "watch": "run --once",
     "report": "runs --out",
-    "figures": "runs --out --font",
     "predict": "run input --out --client --model --method --best --unfinished --data --classes",
     "export": "run out --format --client --model --method --best --unfinished --data --classes",
     "reproduce": (

@@ -13,7 +13,6 @@ import pytest
 
 from tests.cli.calling import call
 from tests.report.fake_runs import fake_comparison, fake_run
-from unskew.attacks import perform
 from unskew.cli import attack, explain
 from unskew.experiments import reproduce
 from unskew.runs import conformance
@@ -42,7 +41,7 @@ def attacked(monkeypatch):
         say("attacking")
         return {"match": {"value": math.inf, "low": math.nan, "n": 3}}
 
-    monkeypatch.setattr(perform, "perform", stand_in)
+    monkeypatch.setattr("unskew.attacks.attack.perform", stand_in)
     return asked
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tools.evidence_page import candidates, trials
 from unskew.diagnosis import advice
 from unskew.diagnosis.advice import SOFT, Goal, Scores, Setting, advise, gain, nearest, pays, ranking
-from unskew.diagnosis.docs_page import candidates, trials
 from unskew.diagnosis.skews import Skews
 
 
@@ -90,12 +90,6 @@ def test_the_default_stands_first_unless_another_is_clearly_ahead(other: float, 
     ranked = ranking("one", ["fedavg", "feddyn", "unskew"], near)
     assert ranked[0].method == first
     assert {e.method for e in ranked} == {"fedavg", "feddyn", "unskew"}
-
-
-def test_a_method_without_runs_is_not_advised():
-    assert [e.method for e in ranking("sites", ["fedbn", "fedavg"], nearest(skews(0.1), [MILD]))] == [
-        "fedavg"
-    ]
 
 
 def test_a_trial_does_not_see_the_setting_that_is_left_out():

@@ -9,11 +9,11 @@ import pytest
 from scipy.stats import multivariate_normal
 
 import unskew
+from tools.evidence_page import after_rule, verdict_trials
 from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
 from unskew.diagnosis import advice, pooling
 from unskew.diagnosis.advice import Expectation, Gain, over_local, pays
-from unskew.diagnosis.docs_page import after_rule, verdict_trials
 from unskew.diagnosis.pooling import Pooling, pooling_of
 
 

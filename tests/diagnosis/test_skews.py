@@ -57,14 +57,6 @@ def test_feature_skew_by_hand():
     assert feature_skew(sites) == feature_skew(of_two) == pytest.approx(np.sqrt(8.75 / 2.5))
 
 
-def test_dealing_at_random_is_no_skew():
-    draws = [np.bincount(rng.integers(0, 10, 20), minlength=10) for _ in range(200)]
-    counts = np.array(draws, float)
-    raw = np.abs(counts / 20 - counts.sum(0) / counts.sum()).sum(1).mean() / 2
-    assert raw > 0.2
-    assert label_skew(counts, counts.sum(1)) < 0.05
-
-
 def test_feature_skew_is_the_distance_in_standard_deviations():
     """Brightness of a 6x6 image varies by 1/6 within a class, so sites 0.25 to either side lie 1.5 deviations
     apart."""
@@ -106,17 +98,6 @@ def test_imbalance_by_hand():
     """n = (10, 30): 1 - 40^2 / (2 (100 + 900)) = 0.2."""
     assert skews_of(numbers_of(federation([[0, 1] * 5, [0, 1] * 15]))).imbalance == pytest.approx(0.2)
     assert skews_of(numbers_of(federation([[0, 1] * 5, [], [0, 1] * 15]))).imbalance == pytest.approx(0.2)
-
-
-def test_masks_are_one_group():
-    y = np.zeros((12, 6, 6), np.int64)
-    y[:, :2] = 1
-    x = np.random.default_rng(2).standard_normal((12, 1, 6, 6)).astype(np.float32)
-    index = Index.of([np.arange(6), np.arange(6, 12)])
-    f = Federation("m", x, y, x[:0], y[:0], ("background", "vessel"), index, Index.empty(2), "by hand")
-    skews = skews_of(numbers_of(f))
-    assert skews.label_skew == 0
-    assert skews.feature_skew is not None
 
 
 @pytest.mark.parametrize(("text", "share"), [("full", 0.0), ("sample:0.25", 0.75), ("bernoulli:0.3", 0.7)])

@@ -35,13 +35,12 @@ LEAKING = """
 title: "A table with attacks"
 paper: "Nobody, 2026"
 measure: last
-axis: "steps"
 settings: {data: digits, clients: 3, samples: 40, skew: iid, rounds: 1, epochs: 1, model: "mlp(hidden=[8])"}
 methods: {FedAvg: fedavg, Pairs: fedmix(group=2), Fours: fedmix(group=4)}
 rows:
   accuracy: {settings: {lr: 0.1}}
-  pairs: {attack: {name: context, of: 60 own samples, metric: accuracy, settings: {marker: 2, own: [40, 60], steps: 20}}, x: 60}
-  fewer: {attack: {name: context, of: 40 own samples, metric: accuracy, settings: {marker: 2, own: [40, 60], steps: 20}}, x: 40}
+  pairs: {attack: {name: context, of: 60 own samples, metric: accuracy, settings: {marker: 2, own: [40, 60], steps: 20}}}
+  fewer: {attack: {name: context, of: 40 own samples, metric: accuracy, settings: {marker: 2, own: [40, 60], steps: 20}}}
 claims:
   - {text: "averages of more samples tell less", better: Pairs, than: [Fours]}
 """

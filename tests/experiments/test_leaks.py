@@ -10,8 +10,7 @@ import pytest
 import unskew
 from tests.experiments.tables import LEAKING, written
 from unskew.errors import UsageError
-from unskew.experiments import attack_findings
-from unskew.experiments.files import parse_experiment
+from unskew.experiments import result
 
 
 def reproduced(folder, text=LEAKING, name="leaking", **options):
@@ -54,35 +53,11 @@ def test_rows_report_what_an_attack_found_between_its_bounds(runs, monkeypatch):
     assert margins["pairs"] == pytest.approx(
         found["pairs", "Pairs"]["ours"]["mean"] - found["pairs", "Fours"]["ours"]["mean"], abs=1e-3
     )
-    monkeypatch.setattr(attack_findings, "finding_on", lambda *_: pytest.fail("it was attacked twice"))
+    monkeypatch.setattr(result, "finding_on", lambda *_: pytest.fail("it was attacked twice"))
     lines.clear()
     assert reproduced(runs, say=lines.append).result["entries"] == done.result["entries"]
     assert not any(line.startswith("attacks") for line in lines)
     assert len(list(runs.rglob("leaks/context-*.json"))) == 3  # one a run, and a refusal
-
-
-def test_a_table_of_attacks_alone_has_no_columns_of_training(runs):
-    done = reproduced(runs, rows=["fewer"], methods=["Pairs"])
-    head = done.table().splitlines()[0]
-    assert "raw input" in head
-    assert "mean-10" not in head
-    assert "ours: what the attack found after the last round" in done.table()
-
-
-def test_an_attack_that_cannot_be_made_is_refused_before_anything_is_trained(tmp_path):
-    for wrong, says in (
-        ("name: contxt", "E126 .*row pairs: there is no attack 'contxt'. Did you mean 'context'"),
-        ("name: context, ofs: 60", "E126 .*row pairs, attack: unknown entry 'ofs'. Did you mean 'of'"),
-    ):
-        with pytest.raises(UsageError, match=says):
-            reproduced(
-                tmp_path, LEAKING.replace("pairs: {attack: {name: context", "pairs: {attack: {" + wrong)
-            )
-    with pytest.raises(UsageError, match=r"E126 .*row pairs: .*step"):
-        reproduced(tmp_path, LEAKING.replace("steps: 20}}, x: 60}", "step: 20}}, x: 60}"))
-    assert not list(tmp_path.rglob("model.safetensors"))
-    with pytest.raises(UsageError, match=r"E126 .*attack: of is needed"):
-        parse_experiment("own", LEAKING.replace("of: 60 own samples, ", ""))
 
 
 def test_a_score_that_the_attack_does_not_have_is_refused_with_those_that_it_has(runs):

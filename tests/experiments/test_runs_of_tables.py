@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from unskew.errors import DataError, UsageError
-from unskew.experiments import pages, reproduce
+from unskew.errors import UsageError
+from unskew.experiments import reproduce
 from unskew.experiments.files import parse_experiment
 from unskew.experiments.reproduce import Key, distinct_runs, plan_runs, select, with_methods
-from unskew.experiments.request import Request
-from unskew.experiments.result import REQUIRED
 
 TABLE = """
 title: "A table"
@@ -85,38 +81,3 @@ rows:
     assert table.row("one") is row
     with pytest.raises(UsageError, match=r"E126 'table' has no row 'on'\. Did you mean 'one'"):
         table.row("on")
-
-
-def test_the_command_asks_for_the_same_numbers_and_nothing_else():
-    asked = Request(
-        "flea-table1",
-        ("iid", "two words"),
-        ("FedAvg",),
-        ("my.py",),
-        seeds=5,
-        scale=0.5,
-        processes=3,
-        anew=True,
-        page="mine",
-    )
-    assert (
-        asked.command
-        == "unskew reproduce flea-table1 --rows iid --rows 'two words' --methods FedAvg --add my.py --seeds 5"
-        " --scale 0.5 --page mine"
-    )
-    assert Request("x").command == "unskew reproduce x --seeds 3"
-
-
-def test_results_of_a_folder_are_those_of_tables_alone(tmp_path):
-    whole = dict.fromkeys(REQUIRED, 0)
-    (tmp_path / "b.json").write_text(json.dumps(whole | {"page": "b"}))
-    (tmp_path / "a.json").write_text(json.dumps(whole | {"page": "a"}))
-    (tmp_path / "c.json").write_text(json.dumps({"page": "c"}))
-    assert [result["page"] for result in pages.results_in(tmp_path)] == ["a", "b"]
-    for name in ("a.md", "README.md"):
-        (tmp_path / name).write_text("# Title\n")
-    (tmp_path / "own.md").write_text("# Something else\nmore\n")
-    assert pages.other_pages(tmp_path) == {"own.md": "Something else"}
-    (tmp_path / "d.json").write_text("{")
-    with pytest.raises(DataError, match=r"E401 .*d\.json is not a result"):
-        pages.results_in(tmp_path)

@@ -23,7 +23,7 @@ from unskew.federation.protocol.wire_format import pack, seal, unseal
 from unskew.federation.site.site import REQUESTS
 from unskew.records.checkpoints import digest
 from unskew.report.analysis.runs import traffic_of
-from unskew.report.sections.leakage import payloads
+from unskew.report.sections.disclosure import items
 
 pytestmark = pytest.mark.flower
 
@@ -142,9 +142,17 @@ def test_nothing_but_the_sum_can_be_read_of_what_sites_send(tmp_path):
     up = [r for r in loop.record.rows["ledger"] if r["way"] == "up" and not r["share"].startswith("score")]
     assert all(r["sum_of"] == 5 for r in up)
     facts = SimpleNamespace(
-        traffic=traffic_of(up), privacy={}, attacks={}, path=Path("r"), config={}, federation={}, rounds=1
+        is_reference=False,
+        metrics={},
+        traffic=traffic_of(up),
+        privacy={},
+        attacks={},
+        path=Path("r"),
+        config={},
+        federation={},
+        rounds=1,
     )
-    assert {p.adversary.partition(", and")[0] for p in payloads(facts)} == {
+    assert {p.readers.partition(", and")[0] for p in items(facts) if p.readers} == {
         "the server, in sums of 5 or more clients"
     }
     (own,) = (tmp_path / "run-sites/s0/runs").glob("*/ledger.jsonl")

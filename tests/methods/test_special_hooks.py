@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from unskew.attacks.payload_disclosure import what_it_tells
+from unskew.attacks.registry import what_it_tells
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.shares import Share
@@ -21,7 +21,7 @@ from unskew.methods import registry
 from unskew.report import method_pages
 from unskew.report.analysis.runs import traffic_of
 from unskew.report.method_profile import Profile
-from unskew.report.sections.leakage import payloads
+from unskew.report.sections.disclosure import items
 from unskew.runs import conformance, disclosure
 
 
@@ -125,11 +125,19 @@ def test_the_ledger_counts_what_each_client_was_sent_and_says_what_of_others_it_
     made.ledger.trained(1, list(replies.values()), start)
     traffic = traffic_of(made.record.rows["ledger"])
     facts = SimpleNamespace(
-        traffic=traffic, privacy={}, attacks={}, path=Path("r"), config={}, federation={}, rounds=1
+        is_reference=False,
+        metrics={},
+        traffic=traffic,
+        privacy={},
+        attacks={},
+        path=Path("r"),
+        config={},
+        federation={},
+        rounds=1,
     )
-    (sent,) = payloads(facts)
-    assert sent.adversary == "the server, and other clients, who are sent their numbers"
-    assert f"weights: seen by {sent.adversary};" in what_it_tells(made.method, made.fed)[0]
+    (sent,) = (item for item in items(facts) if item.readers)
+    assert sent.readers == "the server, and other clients, who are sent their numbers"
+    assert f"weights: seen by {sent.readers};" in what_it_tells(made.method, made.fed)[0]
 
 
 @dataclass(frozen=True)

@@ -45,22 +45,9 @@ def fake_run(
     at.mkdir(parents=True)
     law = np.random.default_rng([seed, clients, classes])
     labels = _labels(law, clients, classes)
-    settings = {
-        "method": method,
-        "data": "digits",
-        "skew": "dirichlet:0.1",
-        "clients": clients,
-        "availability": f"bernoulli:{away}",
-    }
-    settings |= {
-        "rounds": rounds,
-        "epochs": 5,
-        "batch": 32,
-        "optimiser": "sgd",
-        "lr": 0.05,
-        "seed": seed,
-        **config,
-    }
+    settings = {"method": method, "data": "digits", "skew": "dirichlet:0.1", "clients": clients}
+    settings |= {"availability": f"bernoulli:{away}", "rounds": rounds, "epochs": 5, "batch": 32}
+    settings |= {"optimiser": "sgd", "lr": 0.05, "seed": seed, **config}
     (at / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
     test = np.maximum(labels.sum(1) // 4, 2)
     federation = {
@@ -120,14 +107,8 @@ def _events(law: np.random.Generator, clients: int, rounds: int, away: float) ->
     for t in range(1, rounds + 1):
         here = [k for k in everybody if law.random() >= away] or [0]
         found.append({"t": t, "code": "round", "asked": everybody, "answered": here})
-    found.insert(
-        1,
-        {
-            "t": 1,
-            "code": "E303",
-            "text": "client-3 round 1: 'head.weight' is [10, 64], expected [10, 32]. Reply dropped.",
-        },
-    )
+    text = "client-3 round 1: 'head.weight' is [10, 64], expected [10, 32]. Reply dropped."
+    found.insert(1, {"t": 1, "code": "E303", "text": text})
     return found
 
 
@@ -153,12 +134,8 @@ def _metrics(
         if alone:
             scores = {"personal@client": np.clip(0.88 * rising + 0.6 * own, 0, 1)}
         else:
-            for metric, value in (
-                ("accuracy", accuracy),
-                ("macro_f1", accuracy * 0.97),
-                ("worst_class", accuracy * 0.6),
-            ):
-                found.append(_metric(t, "global", None, metric, value))
+            of_all = {"accuracy": accuracy, "macro_f1": accuracy * 0.97, "worst_class": accuracy * 0.6}
+            found += [_metric(t, "global", None, metric, value) for metric, value in of_all.items()]
         for scope, values in scores.items():
             values = np.round(values * test) / test
             for metric, value in (("mean", values.mean()), ("worst", values.min()), ("std", values.std())):
@@ -174,39 +151,25 @@ def _metric(t: int, scope: str, client: int | None, metric: str, value: float) -
 
 def _ledger(method: str, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
-    weights = 6_100 if method == "fedproto" else 61_440
+    weights = {
+        "share": "w",
+        "bytes": 6_100 if method == "fedproto" else 61_440,
+        "reads": "sum",
+        "guarantee": "none",
+    }
     for e in events:
         if e["code"] != "round":
             continue
         up = {"t": e["t"], "way": "up", "clients": e["answered"]}
-        found.append(
-            {
-                "t": e["t"],
-                "way": "down",
-                "share": "w",
-                "clients": e["asked"],
-                "bytes": weights,
-                "reads": "sum",
-                "guarantee": "none",
-            }
-        )
-        found.append({**up, "share": "w", "bytes": weights, "reads": "sum", "guarantee": "none"})
+        found += [{"t": e["t"], "way": "down", "clients": e["asked"], **weights}, {**up, **weights}]
         if method == "flea":
             sizes = [1_000 + 37 * k for k in e["answered"]]
             found.append(
-                {**up, "share": "flea/features", "bytes": sizes, "reads": "each", "guarantee": "empirical"}
+                up | {"share": "flea/features", "bytes": sizes, "reads": "each", "guarantee": "empirical"}
             )
         if method == "rebafl":
-            found.append(
-                {
-                    **up,
-                    "share": "rebafl/counts",
-                    "bytes": 40,
-                    "reads": "sum",
-                    "guarantee": "dp",
-                    "shape": [10],
-                }
-            )
+            counts = {"share": "rebafl/counts", "bytes": 40, "reads": "sum", "guarantee": "dp", "shape": [10]}
+            found.append(up | counts)
     return found
 
 

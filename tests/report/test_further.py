@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -58,16 +55,6 @@ def test_json_has_every_metric_by_scope(runs):
     assert other["further"][AUROC]["global"]["score"]["n"] == 1
 
 
-def test_csv_has_a_column_for_each(runs):
-    rows = list(csv.DictReader(io.StringIO(results_table.as_csv(summary.summary_table(runs)))))
-    assert float(rows[0]["further.auroc.global.score.mean"]) == pytest.approx(0.855)
-    at_clients = [
-        rows[1][f"further.auroc.global@client.{part}"] for part in ("score.mean", "defined", "clients")
-    ]
-    assert at_clients == ["0.75", "2", "20"]
-    assert rows[0]["further.own-lower:cost.global.score.std"].startswith("0.707")
-
-
 def test_the_terminal_and_the_page_say_them_too(runs):
     text = results_table.plain(summary.summary_table(runs))
     assert (
@@ -77,11 +64,6 @@ def test_the_terminal_and_the_page_say_them_too(runs):
     html = page.page(runs, "c")
     assert "75.0 ± 0.0 (2/20)" in html
     assert "cost (lower is better)" in html
-
-
-def test_whoever_asked_for_nothing_has_no_more_columns_and_lines(runs):
-    plain = [replace(run, config={**run.config, "metrics": "none"}) for run in runs]
-    assert "auroc" not in results_table.as_csv(summary.summary_table(plain))
 
 
 def test_a_value_of_an_earlier_round_is_no_last_value():

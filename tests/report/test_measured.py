@@ -63,7 +63,7 @@ def test_the_page_shows_what_was_measured_and_stays_whole(run, tmp_path):
         "the global model",
         "Inputs that clients receive from others",
         'href="data:image/png;base64,iVBORw0KGgo="',
-        "site-x: mixed",
+        "mix, site-x",
     ):
         assert words in text, words
     assert "onerror='alert" not in text.replace("&#39;", "'").replace("&quot;", '"').split("<svg")[0]

@@ -48,17 +48,3 @@ def test_a_default_far_below_fedavg_says_so_and_why():
     assert measured.why in text
     assert "Below FedAvg" not in page_of("ditto")
     assert all(score.why for score in scores().values() if score.is_far_below)
-
-
-def test_a_page_says_what_the_method_is_called_in_python_and_where_its_code_is(tmp_path):
-    text = page_of("knn_per")
-    assert "In Python it is `unskew.KNNPer()`. Its code is `src/unskew/methods/knn_per.py`." in text
-    own = tmp_path / "unskew" / "pulled.py"  # a folder that is called like the package
-    own.parent.mkdir()
-    own.write_text(
-        "from dataclasses import dataclass\n\nfrom unskew import Part\n\n\n@dataclass(frozen=True)\nclass"
-        " Pulled(Part):\n    name = 'pulled'\n\n    def loss(self, w, out, b, c):\n        return 0.0\n"
-    )
-    text = page_of(str(own))
-    assert "In Python" not in text
-    assert "Its code is `pulled.py`." in text

@@ -3,7 +3,6 @@ characters."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
@@ -14,15 +13,10 @@ import pytest
 
 from tests.report.fake_runs import fake_comparison, fake_run
 from tests.report.test_page import Tags
-from unskew.report.analysis.numbers import digits, three_digits
 from unskew.report.analysis.runs import read_run, scores_of
-from unskew.report.analysis.stats import Score, last_best_mean10, paired_p, stability
-from unskew.report.figures.matrices import confusion
 from unskew.report.figures.svg import text, tooltip
 from unskew.report.page import write_report
-from unskew.report.paper_figures import write_figures
 from unskew.report.sections import context_of, reproducibility
-from unskew.scores import significant
 
 NAN, INF = math.nan, math.inf
 
@@ -74,7 +68,6 @@ def test_scores_of_training_that_diverged_are_a_page_all_the_same(tmp_path, late
         )
     assert "± nan" not in page
     assert not [w for w in recwarn if w.category is RuntimeWarning]
-    assert write_figures([at], tmp_path / "figures")
 
 
 def test_numbers_that_are_none_are_no_scores():
@@ -89,60 +82,11 @@ def test_numbers_that_are_none_are_no_scores():
     assert np.isnan(series["global", "accuracy"][1]).all()
 
 
-def test_statistics_of_numbers_that_are_none(recwarn):
-    t = np.arange(1, 4)
-    last, best, mean = last_best_mean10(t, np.array([0.25, 0.5, NAN]))
-    assert (best, math.isnan(last), math.isnan(mean)) == (0.5, True, True)
-    assert last_best_mean10(t, np.array([NAN, 3.0, 2.0]), "rmse")[1] == 2.0
-    assert math.isnan(stability(t, np.array([1.0, INF, 1.0])))
-    assert math.isnan(paired_p([1.0] * 4 + [INF], [2.0] * 5))
-    score = Score.of([1.0, INF])
-    assert (score.mean, score.n) == (INF, 2)
-    assert math.isnan(score.std)
-    assert (digits(score, "rmse"), three_digits(score)) == ("inf", "inf")
-    assert not recwarn.list
-
-
-@pytest.mark.parametrize("C", [12, 300])
-def test_many_classes_have_cells_of_their_own_and_names_that_do_not_overlap(C):
-    """Cells of less than a pixel had a negative width, at which browsers stop drawing, and every class its
-    name."""
-    counts = [[1 if i == j else 0 for j in range(C)] for i in range(C)]
-    drawn = confusion(counts, [f"class {c}" for c in range(C)], "x")
-    boxes = re.findall(r"M([\d.e+-]+) ([\d.e+-]+)h([\d.e+-]+)v([\d.e+-]+)h(--?[\d.e+-]+)z", drawn)
-    assert len(boxes) == C
-    assert all(float(w) > 0 and float(h) > 0 and float(back) < 0 for *_, w, h, back in boxes)
-    places = [
-        (float(x), float(y), len(words))
-        for x, y, words in re.findall(r'<text class="tick" x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)<', drawn)
-    ]
-    across = [(x, n) for x, y, n in places if y == 34.0]
-    down = [y for x, y, _ in places if x == 100.0]
-    assert len(across) > 1
-    assert all(b[0] - a[0] >= 3.4 * (a[1] + b[1]) - 0.1 for a, b in itertools.pairwise(across))
-    assert all(b - a > 10 for a, b in itertools.pairwise(down))
-
-
 @pytest.mark.parametrize("bad", ["\x00", "\x1b[2J", "\u202e", "\ud800"])
 def test_pictures_hold_no_character_that_xml_forbids_or_that_turns_the_line(bad):
     for drawn in (text(0, 0, f"a{bad}b"), tooltip(f"a{bad}b")):
         words = ET.fromstring(drawn).text
         assert words == f"a\ufffd{bad[1:]}b"
-
-
-@pytest.mark.parametrize(
-    ("value", "digits_", "written"),
-    [
-        (57331.4, 4, "57,331"),
-        (99.6, 2, "100"),
-        (0.0123456, 3, "0.0123"),
-        (-1234.6, 3, "-1,235"),
-        (2e9, 3, "2e+09"),
-        (INF, 3, "inf"),
-    ],
-)
-def test_numbers_of_a_usual_size_have_no_exponent(value, digits_, written):
-    assert significant(value, digits_) == written
 
 
 def test_a_run_of_sites_is_repeated_on_its_federation_and_one_of_a_program_by_that(tmp_path):

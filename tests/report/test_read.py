@@ -47,7 +47,6 @@ def test_series_clients_and_bytes_are_what_the_rows_say(tmp_path):
     assert run.bytes_by_round("up")[1][-1] == up
     assert np.all(np.diff(run.bytes_by_round("down")[1]) > 0)
     assert run.bytes_by_round()[1][-1] == up + run.bytes_by_round("down")[1][-1]
-    assert run.bytes_by_round("up", "flea/features")[1][-1] < up
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 
 from unskew.report.analysis import results_table
 from unskew.report.analysis.runs import RunData, Traffic
-from unskew.report.analysis.stats import bytes_to, final, rounds_to, trained_rounds
+from unskew.report.analysis.stats import bytes_to, rounds_to
 from unskew.report.analysis.summary import against, leader_of, summary_table, target_of
-from unskew.report.sections import context_of, cost, final_table
+from unskew.report.sections import context_of, final_table, rounds
 
 NAN = float("nan")
 
@@ -76,8 +76,8 @@ def test_a_curve_over_bytes_is_the_mean_over_seeds_from_the_first_round_that_sen
     """Seeds that move 2 and 6 MB a round: 4 and 8 MB in the mean. Round 0 is scored before anything is
     sent."""
     lines = []
-    monkeypatch.setattr(cost, "curves", lambda drawn, *labels, **options: lines.extend(drawn) or "")
-    cost.build(
+    monkeypatch.setattr(rounds, "curves", lambda drawn, *labels, **options: lines.extend(drawn) or "")
+    rounds._against_bytes(
         context_of([run("m", s, [0.1, 0.2, 0.3], 0, [b, b]) for s, b in enumerate((10**6, 3 * 10**6))], "x")
     )
     assert lines[0].x.tolist() == [4e6, 8e6]
@@ -108,15 +108,6 @@ def test_a_target_is_reached_by_equality_and_counts_its_own_round():
     assert (
         bytes_to(run("m", accuracy=[0.9, 0.9], first=0, sent=[10]), 0.5) == 0
     )  # the untrained model was good enough
-
-
-def test_round_0_counts_only_where_nothing_else_was_evaluated():
-    assert [x.tolist() for x in trained_rounds(run("m", accuracy=[0.9, 0.1, 0.3], first=0))] == [
-        [1, 2],
-        [0.1, 0.3],
-    ]
-    assert final(run("m", accuracy=[0.9, 0.1, 0.3], first=0), False) == pytest.approx(0.2)
-    assert final(run("m", accuracy=[0.9], first=0), False) == 0.9
 
 
 def test_every_column_has_its_own_series():
@@ -155,18 +146,14 @@ def test_in_a_short_run_every_score_is_of_the_last_round():
     rows = summary_table([short, run("local", 0, [], own_mean=[0.3, 0.8])])
     assert (rows[0].clients.mean, rows[0].worst.mean, rows[0].personal.mean) == (0.6, 0.4, 0.7)
     assert [row.at_clients for row in rows] == [{0: 0.7}, {0: 0.8}]
-    assert results_table.full_columns(rows)[1:6] == (
+    assert results_table.headings(rows)[1:6] == (
         "global last", "global best", "clients mean, last", "clients worst, last", "personal mean, last",
     )  # fmt: skip
     assert [results_table.cells(row)[1:6] for row in rows] == [
         ["50.0", "50.0", "60.0", "40.0", "70.0"],
         ["–", "–", "–", "–", "80.0"],
     ]
-    assert (
-        sum(span for _, span in results_table.column_groups(rows))
-        == len(results_table.columns(rows))
-        == len(results_table.cells(rows[0]))
-    )
+    assert len(results_table.headings(rows)) == len(results_table.cells(rows[0]))
     assert "all scores but best are those of the last round" in results_table.note(rows)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.report.fake_runs import fake_comparison
 from unskew.report.analysis import results_table
-from unskew.report.analysis.numbers import megabytes, p_value, size
+from unskew.report.analysis.numbers import megabytes
 from unskew.report.analysis.runs import read_comparison
 from unskew.report.analysis.stats import Score
 from unskew.report.analysis.summary import summary_table
@@ -42,39 +42,12 @@ def test_references_neither_lead_nor_are_tested(rows):
     assert results_table.cells(by["centralised"])[-3:] == ["–", "–", "reference"]
 
 
-def test_too_few_seeds_are_said(runs):
-    rows = summary_table([r for r in runs if r.seed == 0])
-    by = {r.method: results_table.verdict(r) for r in rows}
-    behind = 100 * (rows[1].mean10.mean - rows[0].mean10.mean)
-    assert by == {
-        "fedavg": f"-{behind:.1f} (1/1)",
-        "flea": "best",
-        "local": "reference",
-        "centralised": "reference",
-    }
-    assert "a p-value needs 5 seeds" in results_table.note(rows)
-
-
 def test_a_method_that_was_not_trained_has_no_verdict_and_says_why(rows):
     """M3: scores of weights that no client has trained were shown as a method's."""
-    lost = replace(rows[0], mean10=Score.of([]), n=2, received=20, used=0, untrained=2)
-    assert results_table.verdict(replace(lost, leads=False, reference=False)) == "not trained"
-    assert f"{lost.method}: 20 of 20 replies were dropped; 2 of 2 runs used too few" in results_table.note(
-        [lost]
-    )
-    nobody = replace(lost, received=0, leads=False, reference=False)
-    assert results_table.verdict(nobody) == "not trained"
-    assert f"{lost.method}: no client answered; 2 of 2 runs used too few" in results_table.note([nobody])
-    local = replace(lost, used=19, untrained=0, leads=False, reference=False)  # never has a global score
+    lost = replace(rows[0], mean10=Score.of([]), untrained=2, leads=False, reference=False)
+    assert results_table.verdict(lost) == "not trained"
+    local = replace(lost, untrained=0)  # never has a global score
     assert results_table.verdict(local) == "–"
-
-
-def test_plain_text_is_aligned_and_says_what_it_means(rows):
-    lines = results_table.plain(rows).splitlines()
-    assert lines[0].startswith("method")
-    at = lines[0].index("vs best") + len("vs best")
-    assert all(len(line) == at for line in lines[2:6])
-    assert "5 seeds" in lines[6]
 
 
 @pytest.mark.parametrize(("width", "tables_shown"), [(200, 1), (80, 2), (40, 5)])
@@ -117,14 +90,3 @@ def test_latex_escapes_and_ranks(rows):
 )
 def test_megabytes_have_three_digits(value, written):
     assert megabytes(value) == written
-
-
-def test_sizes_and_p_values_as_in_papers():
-    assert [size(v) for v in (40, 61_440, 999_600, 1.5e9)] == ["40 B", "61.4 KB", "1 MB", "1.5 GB"]
-    assert [p_value(p) for p in (0.0004, 0.004, 0.0123, 0.21)] == [
-        "p < .001",
-        "p = .004",
-        "p = .012",
-        "p = .210",
-    ]
-    assert p_value(1.0) == "p = 1"

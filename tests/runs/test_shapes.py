@@ -127,10 +127,6 @@ def test_measures_of_something_else_are_one_sentence(held, told):
         ({"dp": {"release": "r", "epsilons": [{"epsilon": {}, "reading": ""}]}}, "'dp.epsilons.0.epsilon' should be a"),
         ({"attacks": {"labels": {"command": "c"}}}, "has no 'labels.scores'"),
         ({"attacks": []}, "should hold keys and values"),
-        (
-            {"attacks": {"a": {"command": "c", "scores": [], "pictures": {"roc": [{"name": "", "fpr": [1.0], "tpr": []}]}}}},
-            "a curve whose x and y",
-        ),
     ],
 )  # fmt: skip
 def test_privacy_of_something_else_is_one_sentence(held, told):

@@ -1,9 +1,9 @@
 """Measures of an attack's success: likeness of reconstructions, and separation of members from non-members.
 
 Likeness is the squared error, PSNR and SSIM of each sample. Membership is measured by the area under the ROC
-curve, by true positives at few false positives, and by the curve.
+curve, and by true positives at few false positives.
 
-Letters: N samples, C channels, H x W pixels; for membership M members, N others, P points of a curve.
+Letters: N samples, C channels, H x W pixels; for membership M members, N others.
 """
 
 from __future__ import annotations
@@ -88,10 +88,7 @@ def likeness_scores(
     client_N: the client of each sample.
     """
     span, without = guess.span, guess.x.expand_as(there)
-    measures: dict[str, Any] = {
-        "MSE": (mse, 0.0),
-        "PSNR, dB": (lambda a, b: psnr(a, b, span), math.inf),
-    }
+    measures: dict[str, Any] = {"MSE": (mse, 0.0), "PSNR, dB": (lambda a, b: psnr(a, b, span), math.inf)}
     if is_image(there.shape[1:]):
         measures["SSIM"] = (lambda a, b: ssim(a, b, span), 1.0)
     scores = list[Score]()
@@ -129,7 +126,6 @@ def image_sheet(rows: Mapping[str, Tensor]) -> dict[str, Any]:
     return {"rows": list(rows), "columns": shown, "png": png(np.concatenate(lines))}
 
 
-POINTS = 200
 RESAMPLES = 200
 
 
@@ -175,18 +171,6 @@ def interval_of_tpr(
 def _allowed(fpr: float, n: int) -> int:
     """The number of n others that may exceed the threshold."""
     return int(fpr * n + 1e-9)
-
-
-def roc(members_M: np.ndarray, others_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(false positives, true positives) as rising shares [P] at up to POINTS thresholds, denser at low
-    rates."""
-    thresholds = np.unique(np.concatenate([members_M, others_N]))[::-1]
-    fpr = np.searchsorted(np.sort(-others_N), -thresholds, side="right") / len(others_N)
-    tpr = np.searchsorted(np.sort(-members_M), -thresholds, side="right") / len(members_M)
-    if len(thresholds) > POINTS:
-        steps = np.geomspace(1, len(thresholds), POINTS).round().astype(int) - 1
-        fpr, tpr = fpr[np.unique(steps)], tpr[np.unique(steps)]
-    return fpr, tpr
 
 
 def interval_of_auc(

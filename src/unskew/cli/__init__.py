@@ -79,7 +79,7 @@ def _panels() -> dict[str, list[Any]]:
             ("data", about_data, data_commands),
             *(data.diagnose, list_.list_, explain.explain, explain.check),
         ],
-        "Use results": [report.report, report.figures, predict.predict, predict.export],
+        "Use results": [report.report, predict.predict, predict.export],
         "Measure privacy": [attack.attack, attack.audit],
         "Real sites": [
             ("federation", about_federation, federation_commands),

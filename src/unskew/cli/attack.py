@@ -45,7 +45,7 @@ def attack(arguments: Arguments) -> None:
 
     `unskew list attacks` lists all attacks; docs/privacy.md explains them.
     """
-    from unskew.attacks.perform import perform
+    from unskew.attacks.attack import perform
     from unskew.cli.screen import json_of
     from unskew.report import page
 

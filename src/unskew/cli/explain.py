@@ -52,7 +52,7 @@ def _page(name: str) -> str:
 
 def text(method: str, data: str = DATA, model: str = MODEL) -> str:
     """The text that `unskew explain` prints."""
-    from unskew.attacks.payload_disclosure import what_it_tells
+    from unskew.attacks.registry import what_it_tells
     from unskew.core.part import overrides
     from unskew.merge import mean
     from unskew.report.method_pages import method_page

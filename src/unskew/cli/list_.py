@@ -152,9 +152,9 @@ def _experiments() -> dict[str, str]:
 
 def _time(name: str) -> str:
     """The processor time that `reproduce` would take for all rows with data on this machine."""
+    from unskew.experiments import Request
     from unskew.experiments.duration import duration_text
     from unskew.experiments.files import read_experiment
-    from unskew.experiments.request import Request
 
     experiment = read_experiment(name)
     rows = [row for row in experiment.rows if row.has_data]

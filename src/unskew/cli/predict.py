@@ -80,7 +80,7 @@ class ModelOptions:
         comparison and a table."""
         from unskew import api
         from unskew.cli.site import names
-        from unskew.experiments.kept_table import KeptTable
+        from unskew.experiments.pages import KeptTable
         from unskew.records.checkpoints import LATEST
         from unskew.results import Comparison, SitePredictor
 

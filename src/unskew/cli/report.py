@@ -1,5 +1,4 @@
-"""`unskew report`: the page of one run, of several runs, or of a comparison;
-`unskew figures`: the figures of a report as files for a paper."""
+"""`unskew report`: the page of one run, of several runs, or of a comparison."""
 
 from __future__ import annotations
 
@@ -20,19 +19,6 @@ def report(
     from unskew.report import page
 
     print(page.write_report(runs[0] if len(runs) == 1 else runs, out or runs[0] / "report.html", say=_warn))
-
-
-def figures(
-    runs: Annotated[tuple[str, ...], "folders of runs, or of a comparison"],
-    out: Annotated[Path | None, "the folder to write to; figures/ in the first folder if left out"] = None,
-    font: Annotated[str, "the font of all text, such as 'Times New Roman'"] = "Helvetica, Arial, sans-serif",
-) -> None:
-    """Write every figure of a report as a vector file, and its table as LaTeX and CSV, for papers and
-    slides."""
-    from unskew.report import paper_figures
-
-    for path, label in paper_figures.write_figures(runs, out, font, say=_warn):
-        print(f"{path}  {label}")
 
 
 def _warn(text: str) -> None:

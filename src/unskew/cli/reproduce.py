@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from unskew.cli.options import Json
 from unskew.errors import Terminated
-from unskew.experiments.request import Request
+from unskew.experiments import Request
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from unskew.attacks.perform import quickly
+from unskew.attacks.attack import quickly
 from unskew.comparison import workers
 from unskew.comparison.progress import Cell
 from unskew.errors import Paused, StateError, UsageError

@@ -101,15 +101,10 @@ def _cautions(federation: Federation, closest: advice.Neighbour) -> Iterator[str
     if text := class_imbalance(federation):
         yield f"{text}; the evidence is of classes that are about equally common, and of accuracy."
     yield from column_statistics.unit_warnings(federation)
-    if federation.masks:
+    if unlike := "masks" if federation.masks else "several inputs" if federation.layout else "":
         yield (
-            "every setting of the evidence has one label a sample, and these samples have masks: take the"
-            " order of methods as a guess."
-        )
-    if federation.layout:
-        yield (
-            "every setting of the evidence has one input a sample, and these samples have several: take the"
-            " order of methods as a guess."
+            "every setting of the evidence has one input and one label a sample, and these samples have"
+            f" {unlike}: take the order of methods as a guess."
         )
     if closest.distance > FAR_DISTANCE:
         yield (
@@ -150,18 +145,16 @@ def check_sites(federation: Federation) -> None:
 
 def refusals(run: Run, methods: Sequence[str]) -> Mapping[str, str]:
     """By method, why it cannot run with the data, model and secure aggregation of a run; "" if it can."""
-    return {method: _refusal(run, method) for method in methods}
-
-
-def _refusal(run: Run, text: str) -> str:
-    method = resolve.parts_of(text)
-    try:
-        method.check_task(run.task.name)
-        method.check(run.fed)
-        resolve.check_secure(run.settings, method, run.fed)
-    except UnskewError as error:
-        return error.text
-    return ""
+    reasons = dict.fromkeys(methods, "")
+    for text in methods:
+        method = resolve.parts_of(text)
+        try:
+            method.check_task(run.task.name)
+            method.check(run.fed)
+            resolve.check_secure(run.settings, method, run.fed)
+        except UnskewError as error:
+            reasons[text] = error.text
+    return reasons
 
 
 @torch_defaults()

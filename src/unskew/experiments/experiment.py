@@ -201,7 +201,6 @@ class TableRow:
     published: the paper's numbers by the paper's names of the methods, in the table's unit.
     metric, scope: the quantity to report, where it is not the table's; at: the round after which to read it
     (0: the last). paper_rounds: the rounds of the paper's runs, where they are not the table's.
-    x, panel: the row's position on the experiment's `axis`, and the name of its picture.
     attack: the score of an attack on the finished runs, reported in place of a training score.
     """
 
@@ -213,8 +212,6 @@ class TableRow:
     scope: str = ""
     at: int = 0
     paper_rounds: Annotated[int, Ge(0)] = 0
-    x: float | None = None
-    panel: str = ""
     attack: Leak | None = None
 
     @property
@@ -235,7 +232,6 @@ class Experiment:
     methods: by the paper's name of each method, the text that `unskew run` takes for it.
     measure: the score of a run that the table reports; metric, scope: its quantity; unit: percent, or number.
     paper_rounds: the rounds of the paper's runs; by default those of the longest row of a paper's table.
-    axis: the variable that changes from row to row, if the paper draws the score against one.
     finding: how our results differ from the paper, and the explanation.
     overrides: settings for single methods, by the paper's names.
     """
@@ -252,7 +248,6 @@ class Experiment:
     metric: str = "accuracy"
     scope: str = "global"
     unit: Literal["percent", "number"] = "percent"
-    axis: str = ""
     paper_rounds: Annotated[int, Ge(0)] = 0
     finding: str = ""
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -1,68 +1,126 @@
-"""A reproduction as text for a terminal and as a Markdown page, its JSON file, and the index of a folder.
+"""A reproduced table as numbers, as text for a terminal and as a Markdown page, its JSON file, and the index
+of a folder.
 
 All texts are made from the stored result alone, so they can be made again at any time.
 """
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, Generic, TypeVar, cast
 
 from unskew.errors import DataError, UsageError, excerpt
 from unskew.experiments import wording
 from unskew.experiments.result import REQUIRED, EntryRecord, TableResult
+from unskew.formats import markdown
+from unskew.report.analysis import frames
 from unskew.report.analysis.numbers import megabytes, whole_number
 from unskew.scores import significant
 from unskew.system import disk
 
 HEAD = ("row", "method", "paper", "ours", "95 %", "without payload", "raw input", "gap", "last", "best")
 HEAD += ("mean-10", "vs best other", "MB")
-PAPER = ("paper", "gap")
-"""Columns of tables with published numbers only."""
-ATTACK_COLUMNS = ("95 %", "without payload", "raw input")
-"""Columns of tables with attacks only."""
-TRAINING_COLUMNS = ("last", "best", "mean-10")
-"""Columns that a table of attacks alone lacks."""
+R = TypeVar("R", bound=TableResult | None)
+EMPTY = cast(TableResult, {"entries": [], "curves": {}, "claims": []})
+"""The numbers of a dry run."""
+
+
+class TableNumbers(Generic[R]):
+    """All numbers, verdicts and curves of a table in `result`, as stored in JSON; None after a dry run."""
+
+    result: R
+
+    def table(self) -> str:
+        """The paper's numbers, ours and a verdict on every claim, as text; "" after a dry run."""
+        return plain(cast(TableResult, self.result)) if self.result else ""
+
+    def verdicts(self) -> dict[str, str]:
+        """By claim a word of `experiments.verdicts`, such as `reproduced`, `agrees so far` or `not run`;
+        empty after a dry run."""
+        return {claim["text"]: claim["verdict"] for claim in (self.result or EMPTY)["claims"]}
+
+    def to_frame(self, kind: str = "scores") -> Any:
+        """Return a pandas DataFrame of one kind: "scores" (the final table, a row for each row and method,
+        with columns such as ours.mean), "rounds" (the curves: row, method, seed, round t and value), or
+        "claims" (a row for every margin of a claim). Scores are in the table's unit; empty after a dry run.
+
+        Raises UsageError: E109 for another kind, E133 without pandas.
+        """
+        result = self.result or EMPTY
+        kinds = {
+            "scores": lambda: result["entries"],
+            "rounds": lambda: [
+                {"row": row, "method": method, "seed": seed, "t": int(t), "value": value}
+                for row, methods in result["curves"].items()
+                for method, seeds in methods.items()
+                for seed, points in enumerate(seeds)
+                for t, value in points
+            ],
+            "claims": lambda: [
+                {
+                    "claim": claim["text"],
+                    "verdict": claim["verdict"],
+                    "row": row,
+                    "margin": claim["margins"].get(row),
+                    "paper": claim["paper"].get(row),
+                }
+                for claim in result["claims"]
+                for row in claim["paper"] | claim["margins"]
+            ],
+        }
+        return frames.frame(kind, kinds, "result holds all numbers")
+
+    def _repr_html_(self) -> str:
+        """The table, as a notebook shows it."""
+        return f"<pre>{html.escape(self.table())}</pre>"
+
+
+@dataclass(frozen=True, repr=False)
+class KeptTable(TableNumbers[TableResult]):
+    """A table from the JSON file that `unskew reproduce` left. path: that file."""
+
+    result: TableResult
+    path: Path
+
+    def __repr__(self) -> str:
+        return f"<{self.result['title']}, from {self.path}>"
+
+
+def load_table(path: Path) -> KeptTable:
+    """The table in a JSON file. Raises DataError (E401) for another file."""
+    if result := read_result(path):
+        return KeptTable(result, path)
+    raise DataError("E401", f"{path} is not a result of `unskew reproduce`.")
 
 
 def table(result: TableResult) -> tuple[list[str], list[list[str]]]:
-    """(column titles, a line of texts for each row and method)."""
-    attacks, others = wording.score_origins(result)
-    short = result["scale"] != 1
-    hidden = {
-        *(() if wording.has_paper_numbers(result) else PAPER),
-        *(("gap",) if short else ()),
-        *(() if attacks else ATTACK_COLUMNS),
-        *(() if others else TRAINING_COLUMNS),
-    }
-    shown = [i for i, title in enumerate(HEAD) if title not in hidden]
-    lines = [_line(entry, result["unit"], short) for entry in result["entries"]]
+    """(column titles, a line of texts for each row and method), without columns in which nothing stands."""
+    lines = [_line(entry, result["unit"], result["scale"] != 1) for entry in result["entries"]]
+    shown = [i for i in range(len(HEAD)) if i < 2 or any(line[i] for line in lines)]
     return [HEAD[i] for i in shown], [[line[i] for i in shown] for line in lines]
 
 
 def _line(entry: EntryRecord, unit: str, short: bool) -> list[str]:
     """The cells of one entry. short: whether the run has fewer rounds than the paper's, whose number then is
-    in brackets."""
+    in brackets and without a gap."""
     published, sent = entry["paper"], entry["megabytes"]
-    if published is None:
-        paper = ""
-    elif unit == "percent" or abs(published) >= 0.1:
-        paper = f"{published:.2f}"
-    else:
-        paper = significant(published, 3)
+    paper = ""
+    if published is not None:
+        exact = unit == "percent" or abs(published) >= 0.1
+        paper = f"{published:.2f}" if exact else significant(published, 3)
+    attacked = bool(entry.get("bounds"))
     return [
         entry["row"],
         entry["method"],
         f"({paper})" if paper and short else paper,
         wording.points(entry["ours"], unit),
         *wording.bounds(entry, unit),
-        wording.with_sign(entry["gap"], unit),
-        *(
-            "" if entry.get("bounds") else wording.points(entry[name], unit)
-            for name in ("last", "best", "mean10")
-        ),
+        "" if short else wording.with_sign(entry["gap"], unit),
+        *("" if attacked else wording.points(entry[name], unit) for name in ("last", "best", "mean10")),
         wording.lead(entry, unit),
         whole_number(sent) if sent >= 0.5 else megabytes(1e6 * sent),
     ]
@@ -70,7 +128,13 @@ def _line(entry: EntryRecord, unit: str, short: bool) -> list[str]:
 
 def plain(result: TableResult) -> str:
     """The table, what its columns mean, the verdicts and the privacy figures, as text."""
-    text = [*_aligned(*table(result)), "", wording.note(result), ""]
+    head, lines = table(result)
+    widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
+    text = [
+        "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))).rstrip()
+        for line in [head, *lines]
+    ]
+    text += ["", wording.note(result), ""]
     for claim in result["claims"]:
         margins = wording.margins(claim, result["unit"])
         text.append(f"{wording.verdict(claim):<42}{claim['text']}  ({margins})")
@@ -82,21 +146,11 @@ def plain(result: TableResult) -> str:
     return "\n".join(text)
 
 
-def _aligned(head: list[str], lines: list[list[str]]) -> list[str]:
-    """Lines with aligned columns."""
-    widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
-    return [
-        "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))).rstrip()
-        for line in [head, *lines]
-    ]
-
-
 def markdown_page(result: TableResult) -> str:
     """The page of one result."""
-    paper = bool(result["paper"])
     return _page(
         f"# {result['title']}",
-        f"{result['paper']}." if paper else "",
+        f"{result['paper']}." if result["paper"] else "",
         f"```sh\n{result['command']}\n```",
         f"Made with unskew {result['unskew']} on {result['date']}: {result['machine']}; "
         f"{result['hours']:.2f} hours of training in all runs.{wording.makers(result)}",
@@ -104,33 +158,34 @@ def markdown_page(result: TableResult) -> str:
         wording.note(result),
         _claims(result),
         _privacy(result),
-        _list("What differs" if paper else "Notes", wording.notes(result)),
-        _list("What the paper leaves open, and our choice" if paper else "Choices", result["open"]),
+        _list("Notes", wording.notes(result)),
+        _list("Open questions, and our choice", result["open"]),
         f"## What we found\n\n{result['finding']}" if result["finding"] else "",
     )
 
 
 def markdown_index(results: Sequence[TableResult], written: Mapping[str, str]) -> str:
     """The page that links to the others. written: the titles, by file name, of handwritten pages there."""
-    title, contents = wording.index_title(results)
     lines = [
         [
-            f"[{name}]({result['page']}.md)",
-            wording.rows(result),
+            f"[{result['page']}]({result['page']}.md)",
+            result["title"],
+            ", ".join(dict.fromkeys(entry["row"] for entry in result["entries"])),
             str(result["seeds"]),
             wording.rounds(result),
             wording.summary(result),
             f"{result['date']}, {result['unskew']}",
         ]
-        for result, name in zip(results, wording.titles(results))
+        for result in results
     ]
     links = ", ".join(f"[{title}]({name})" for name, title in written.items())
     return _page(
-        f"# {title}",
-        f"Each page has the command that made it, {contents}. The `.json` beside it has every number and"
-        " curve; `unskew.load` reads it.",
+        "# Tables, run here",
+        "Each page has the command that made it, every number, the paper's beside ours where there are any,"
+        " and a verdict on every claim. The `.json` beside it has every number and curve; `unskew.load` reads"
+        " it.",
         f"Read first: {links}." if links else "",
-        _table(["table", "rows", "seeds", "rounds", "claims", "when"], lines),
+        _table(["page", "table", "rows", "seeds", "rounds", "claims", "when"], lines),
     )
 
 
@@ -142,9 +197,7 @@ def _claims(result: TableResult) -> str:
     if not result["claims"]:
         return ""
     points = " in points" if result["unit"] == "percent" else ""
-    head = ["claim", "here", f"margin{points} by row or step (95 % interval)"]
-    if result["paper"]:
-        head = ["the paper says", "here", f"{head[2]} [the paper's]"]
+    head = ["claim", "here", f"margin{points} by row or step (95 % interval) [the paper's]"]
     lines = [
         [claim["text"], wording.verdict(claim), wording.margins(claim, result["unit"])]
         for claim in result["claims"]
@@ -173,12 +226,7 @@ def _list(title: str, items: Sequence[str]) -> str:
 
 
 def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rows = [
-        f"| {' | '.join(head)} |",
-        f"|{'---|' * len(head)}",
-        *(f"| {' | '.join(map(_cell, line))} |" for line in lines),
-    ]
-    return "\n".join(rows)
+    return markdown.table(head, [list(map(_cell, line)) for line in lines])
 
 
 def _cell(text: str) -> str:

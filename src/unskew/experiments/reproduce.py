@@ -16,12 +16,11 @@ from unskew.comparison import progress, training
 from unskew.comparison.dry_run import dry_run
 from unskew.comparison.progress import Cell, announce
 from unskew.errors import DataError, UsageError
-from unskew.experiments import attack_findings, pages
+from unskew.experiments import Request, pages
 from unskew.experiments.experiment import Experiment, TableRow, distinct_changes
 from unskew.experiments.files import read_experiment
-from unskew.experiments.kept_table import TableNumbers
-from unskew.experiments.request import Request
-from unskew.experiments.result import TableResult, result_of
+from unskew.experiments.pages import TableNumbers
+from unskew.experiments.result import TableResult, make_findings, missing_findings, result_of
 from unskew.formats import arguments
 from unskew.report.analysis.numbers import plural
 from unskew.report.analysis.runs import RunData, read_run
@@ -124,7 +123,7 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
     )
     say(_outline_of_runs(cells, schedules, request))
     attacked = [(experiment.row(key.row), cell) for key, cell in runs.items()]
-    if missing := attack_findings.count_missing(attacked):
+    if missing := missing_findings(attacked):
         say(f"attacks {missing} on the finished runs")
     reproduction = Reproduction(experiment, selection, tuple(cells))
     if request.dry_run:
@@ -133,7 +132,7 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
         progress.discard(progress.runs_by_other_versions(cell.path for cell in cells))
     announce(folder, cells)
     training.train_all(cells, request.processes, watch)
-    attack_findings.make(attacked, say)
+    make_findings(attacked, say)
     facts: dict[str, Any] = {"page": page, "command": request.command, "seeds": request.seeds, "scale": scale}
     if scale != 1:
         facts["schedules"] = schedules

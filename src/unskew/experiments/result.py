@@ -3,27 +3,34 @@
 ours            mean and sample standard deviation over seeds of the score that the paper reports
 vs best other   difference to the best other method of the row, with a two-sided paired t-test over seeds;
                 p-values are Holm-corrected within the row
+
+The finding of an attack that a row reports is stored in the folder of its run, in a file named after the
+attack's settings, so that rows which report several scores of one attack share it and no attack runs twice.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
 import numpy as np
 
-from unskew.errors import UsageError
-from unskew.experiments import attack_findings, verdicts
-from unskew.experiments.experiment import Claim, Experiment, TableRow, Trend
+from unskew.attacks.attack import finding_on
+from unskew.comparison.progress import Cell
+from unskew.errors import StateError, UsageError, suggestion
+from unskew.experiments import verdicts
+from unskew.experiments.experiment import Claim, Experiment, Leak, TableRow, Trend
 from unskew.report.analysis import stats
 from unskew.report.analysis.runs import RunData
 from unskew.report.analysis.stats import Score
-from unskew.report.analysis.summary import terms_of, terms_sentences
-from unskew.runs.coverage import lost_replies
+from unskew.report.analysis.summary import remarks_on
+from unskew.runs.reopen import UserCode
 from unskew.scores import MAIN, Kind, kind
+from unskew.system import disk
 
 Runs = Mapping[tuple[str, str], Sequence[RunData]]
 """The runs of a table by row and method, one per seed."""
@@ -100,20 +107,16 @@ class ClaimRecord(TypedDict):
 class RowRecord(TypedDict):
     """The description of a row in the table's file.
 
-    x, panel: its place in a picture. quantity, scope: what it reports, if not the same as the table.
+    quantity, scope: what it reports, if not the same as the table.
     at: the round after which it is read, if not the last. main: the main score of its runs, if there are any.
-    attack: the name of its attack, if it has one. share: the share of the paper's rounds that its runs have,
-    if it is not the table's scale.
+    share: the share of the paper's rounds that its runs have, if it is not the table's scale.
     """
 
     note: str
-    x: float | None
-    panel: str
     quantity: NotRequired[str]
     scope: NotRequired[str]
     at: NotRequired[int]
     main: NotRequired[str]
-    attack: NotRequired[str]
     share: NotRequired[float]
 
 
@@ -122,11 +125,10 @@ class TableResult(TypedDict):
 
     page: the name of its files. made_by: the number of runs by version of unskew. hours: of training, in all
     runs. schedules: settings besides the rounds that a shortened run changed; missing in old results, whose
-    schedules were not shortened. dropped: a sentence for every row and method with
-    dropped replies. superseded: the reason, by method or row of which a correction has changed the numbers;
-    claims on them have no verdict. terms: sentences on unusual samples, clients or rounds of scoring.
-    privacy: by row, method and Part. curves: by row, method and seed, the points [round, value in the
-    table's unit].
+    schedules were not shortened. superseded: the reason, by method or row of which a correction has changed
+    the numbers; claims on them have no verdict. terms: sentences on unusual terms of scoring; in old results
+    also dropped. privacy: by row, method and Part. curves: by row, method and seed, the points [round, value
+    in the table's unit].
     """
 
     experiment: str
@@ -136,7 +138,6 @@ class TableResult(TypedDict):
     unit: str
     metric: str
     scope: str
-    axis: str
     finding: str
     page: str
     command: str
@@ -163,7 +164,7 @@ class TableResult(TypedDict):
 REQUIRED = {"page", "experiment", "title", "entries", "claims", "curves", "rows", "unit", "command"}
 REQUIRED |= {"unskew", "made_by"}
 """The keys by which a JSON file is recognised as a result."""
-DESCRIPTION = ("title", "paper", "measure", "unit", "metric", "scope", "axis", "finding")
+DESCRIPTION = ("title", "paper", "measure", "unit", "metric", "scope", "finding")
 
 
 def result_of(experiment: Experiment, runs: Runs, facts: Mapping[str, Any]) -> TableResult:
@@ -176,9 +177,13 @@ def result_of(experiment: Experiment, runs: Runs, facts: Mapping[str, Any]) -> T
         "entries": entries_of(experiment, runs, facts["scale"]),
         "claims": [],
         "open": list(experiment.open),
-        "dropped": _dropped(runs),
-        "terms": terms_sentences(
-            {f"{row}, {method}": terms_of(group) for (row, method), group in runs.items() if group}
+        "terms": list(
+            dict.fromkeys(
+                text
+                for (row, method), group in runs.items()
+                if group
+                for text in remarks_on(f"{row}, {method}", group)
+            )
         ),
         "privacy": _privacy(runs),
         "curves": _curves(experiment, runs),
@@ -247,13 +252,12 @@ def _lead(method: str, scores: Mapping[str, Mapping[int, float]], which: Kind) -
     if not others:
         return math.nan, math.nan
     best = max(others, key=lambda other: which.ahead(means[other], 0.0))
-    both = sorted(scores[method].keys() & scores[best].keys())
-    pairs = [(scores[method][seed], scores[best][seed]) for seed in both]
-    pairs = [pair for pair in pairs if not any(map(math.isnan, pair))]
-    if not pairs:
+    ours, theirs = stats.common_seeds(scores[method], scores[best])
+    if not len(ours):
         return math.nan, math.nan
-    ours, theirs = zip(*pairs)
-    return which.ahead(float(np.mean(ours)), float(np.mean(theirs))), stats.paired_p(ours, theirs)
+    return which.ahead(float(ours.mean()), float(theirs.mean())), stats.paired_p(
+        ours.tolist(), theirs.tolist()
+    )
 
 
 def series_of(run: RunData, experiment: Experiment, row: TableRow) -> tuple[np.ndarray, np.ndarray]:
@@ -286,10 +290,9 @@ def series_of(run: RunData, experiment: Experiment, row: TableRow) -> tuple[np.n
 
 def scores_of(run: RunData, experiment: Experiment, row: TableRow) -> dict[str, float]:
     """The last, best, mean10 and stability of one run in a row, in the table's unit."""
-    rounds, values = series_of(run, experiment, row)
-    last, best, mean10 = stats.last_best_mean10(rounds, values, quantity_of(experiment, row, run.metric))
-    stability = verdicts.stability(rounds, values)
-    return {"last": last, "best": best, "mean10": mean10, "stability": stability}
+    series = series_of(run, experiment, row)
+    lower = kind(quantity_of(experiment, row, run.metric)).lower
+    return {name: verdicts.score(*series, name, lower) for name in SCORES}
 
 
 def quantity_of(experiment: Experiment, row: TableRow, main: str) -> str:
@@ -300,13 +303,13 @@ def quantity_of(experiment: Experiment, row: TableRow, main: str) -> str:
 
 def _attack_fits(row: TableRow, group: Sequence[RunData]) -> bool:
     """Whether the row's attack, if any, fits these runs."""
-    return not row.attack or all(attack_findings.fits(run.path, row.attack) for run in group)
+    return not row.attack or all(_fits(run.path, row.attack) for run in group)
 
 
 def _attack_value(run: RunData, row: TableRow, name: str) -> float:
     """A field of the attack's score on a run; NaN if there is none."""
     assert row.attack
-    value = (attack_findings.score(run.path, row.attack) or {}).get(name)
+    value = (_attack_score(run.path, row.attack) or {}).get(name)
     return math.nan if value is None else float(value)
 
 
@@ -327,7 +330,7 @@ def _megabytes(run: RunData) -> float:
 
 
 def _row(experiment: Experiment, row: TableRow, runs: Runs, scale: float) -> RowRecord:
-    record = RowRecord(note=row.note, x=row.x, panel=row.panel)
+    record = RowRecord(note=row.note)
     if (share := experiment.share_of_rounds(row)) != 1:
         record["share"] = scale * share
     for (name, _), group in runs.items():
@@ -335,7 +338,7 @@ def _row(experiment: Experiment, row: TableRow, runs: Runs, scale: float) -> Row
             record["main"] = group[0].metric
             break
     if row.attack:
-        record["quantity"], record["attack"] = row.attack.metric, row.attack.name
+        record["quantity"] = row.attack.metric
     elif row.metric:
         record["quantity"] = row.metric
     if row.scope:
@@ -343,15 +346,6 @@ def _row(experiment: Experiment, row: TableRow, runs: Runs, scale: float) -> Row
     if row.at:
         record["at"] = row.at
     return record
-
-
-def _dropped(runs: Runs) -> list[str]:
-    sentences = []
-    for (row, method), group in runs.items():
-        received, used = (sum(getattr(run.replies, name) for run in group) for name in ("received", "used"))
-        untrained = sum(not run.replies.enough for run in group)
-        sentences.append(lost_replies(f"{row}, {method}", received, used, untrained, len(group)))
-    return [sentence for sentence in sentences if sentence]
 
 
 def _privacy(runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:
@@ -392,3 +386,83 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value
+
+
+FOLDER = "leaks"
+REFUSED = "refused"
+"""The key in a finding's file under which the reason is stored why the attack does not fit the run."""
+Finding = Mapping[str, Any]
+Say = Callable[[str], None]
+
+
+def make_findings(runs: Sequence[tuple[TableRow, Cell]], say: Say) -> None:
+    """Run every attack that a row reports and that has no stored finding yet; store refusals as well.
+
+    Raises UsageError (E126) if a row reports a score that none of its attacks has.
+    """
+    known: dict[str, set[str]] = {}
+    reported = {row.name: row for row, _ in runs}
+    for row, cell in runs:
+        if row.attack:
+            finding = read_finding(cell.path, row.attack) or _run_attack(cell, row.attack, say)
+            names = {f"{s['of']}; {s['metric']}" for s in finding.get("scores", [])}
+            known.setdefault(row.name, set()).update(names)
+    for name, scores in known.items():
+        leak = reported[name].attack
+        assert leak
+        wanted, listed = f"{leak.of}; {leak.metric}", sorted(scores)
+        if scores and wanted not in scores:
+            text = f"row {name}: '{leak.name}' has no score of '{wanted}'.{suggestion(wanted, listed)}"
+            raise UsageError("E126", f"{text} It has: {', '.join(listed)}.")
+
+
+def missing_findings(runs: Iterable[tuple[TableRow, Cell]]) -> int:
+    """The number of reported attacks without a stored finding; an attack shared by rows counts once."""
+    files = {_file(cell.path, row.attack) for row, cell in runs if row.attack}
+    return sum(not file.exists() for file in files)
+
+
+def read_finding(path: Path, leak: Leak) -> Finding | None:
+    """The stored finding of the attack on the run in `path`, or None if the attack has not run.
+
+    The finding is {REFUSED: reason} if the attack does not fit the run. Raises StateError (E111) for a
+    damaged file.
+    """
+    file = _file(path, leak)
+    try:
+        return json.loads(file.read_bytes()) if file.exists() else None
+    except ValueError as error:
+        raise StateError(
+            "E111", f"{file} is not JSON ({error}); remove it, and run the table again."
+        ) from None
+
+
+def _attack_score(path: Path, leak: Leak) -> dict[str, Any] | None:
+    """The score that a row reports for this run, with the fields of `attacks.scores.Score`, or None."""
+    scores = (read_finding(path, leak) or {}).get("scores", [])
+    return next((s for s in scores if (s["of"], s["metric"]) == (leak.of, leak.metric)), None)
+
+
+def _fits(path: Path, leak: Leak) -> bool:
+    """Whether the attack fits the run in this folder."""
+    return REFUSED not in (read_finding(path, leak) or {})
+
+
+def _run_attack(cell: Cell, leak: Leak, say: Say) -> Finding:
+    try:
+        finding: Finding = {
+            **finding_on(cell.path, UserCode.of(cell.settings), leak.name, leak.settings, say),
+            "pictures": {},
+        }
+    except UsageError as refusal:
+        if refusal.code != "E151":
+            raise
+        finding = {REFUSED: refusal.text}
+    file = _file(cell.path, leak)
+    disk.folder_below(file.parent)
+    disk.replace(file, json.dumps(finding, indent=1, allow_nan=False))
+    return finding
+
+
+def _file(path: Path, leak: Leak) -> Path:
+    return path / FOLDER / f"{leak.fingerprint}.json"

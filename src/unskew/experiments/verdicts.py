@@ -58,6 +58,26 @@ def stability(rounds: np.ndarray, values: np.ndarray) -> float:
     return stats.stability(rounds, values, min(stats.STABILITY_ROUNDS, quarter))
 
 
+def score(rounds: np.ndarray, values: np.ndarray, measure: str, lower: bool) -> float:
+    """A score of one seed; NaN without values. measure: last, best, mean10, stability, or late (the mean of
+    the last fifth of the rounds). lower: whether the best value is the smallest."""
+    if not len(values):
+        return math.nan
+    if measure == "stability":
+        return stability(rounds, values)
+    if measure == "best":
+        known = values[~np.isnan(values)]
+        return float((known.min() if lower else known.max()) if len(known) else math.nan)
+    over = {"last": 1, "mean10": stats.LAST_ROUNDS, "late": max(1, rounds[-1] // LATE)}[measure]
+    return float(values[rounds > rounds[-1] - over].mean())
+
+
+def _of_seed(points: Sequence[Sequence[float]], measure: str, lower: bool) -> float:
+    """The score of a stored curve, [[round, value]]."""
+    rounds, values = np.array(points, dtype=float).reshape(-1, 2).T
+    return score(rounds, values, measure, lower)
+
+
 def judge(result: TableResult, claims: Sequence[Claim | Trend]) -> list[ClaimRecord]:
     """A record with a verdict for every claim. Rows without all of a claim's methods do not count for it."""
     return [_record(result, claim) for claim in claims]
@@ -182,20 +202,6 @@ def _interval(
     _, low, high = stats.interval(each.tolist())
     half = (high - low) / 2
     return None if math.isnan(half) else (margin - half, margin + half)
-
-
-def _of_seed(points: Sequence[Sequence[float]], measure: str, lower: bool) -> float:
-    """A score of one seed from its curve [round, value]. measure: last, best, mean10, stability or late (the
-    mean of the last fifth of the rounds)."""
-    if not points:
-        return math.nan
-    rounds, values = np.array(points, dtype=float).T
-    if measure == "best":
-        return float(values.min() if lower else values.max())
-    if measure == "stability":
-        return stability(rounds, values)
-    over = {"last": 1, "mean10": stats.LAST_ROUNDS, "late": max(1, rounds[-1] // LATE)}[measure]
-    return float(values[rounds > rounds[-1] - over].mean())
 
 
 def _late_margins(result: TableResult, claim: Claim | Trend, entries: Entries) -> dict[str, float]:

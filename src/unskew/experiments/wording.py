@@ -6,7 +6,6 @@ Every function works on the stored result alone, so that a page can be made agai
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 from unskew.core.account import epsilon_text
 from unskew.experiments.result import ClaimRecord, EntryRecord, ScoreRecord, TableResult
@@ -20,12 +19,6 @@ MEASURE = {
     "last": "in the last round",
     "mean10": "averaged over those of the last ten rounds that were evaluated",
 }
-SCOPE_WORDS = {
-    "global": "of the global model on all test samples",
-    "global@client": "of the global model on each client's own test samples",
-    "personal@client": "of each client's own model on its own test samples",
-}
-"""The model and the samples of each scope."""
 EPSILON = "Epsilon for the client and class that the release protects least, over all seeds."
 ATTACKS = (
     "95 %: interval of an attack's score over the attacked samples. Without payload: what the attacker"
@@ -38,17 +31,6 @@ Reading = tuple[str, str, str, list[tuple[str, str]]]
 """(row, method, release, [(epsilon, what it means)])."""
 
 
-def has_paper_numbers(result: TableResult) -> bool:
-    """Whether the paper has a number for any entry."""
-    return any(entry["paper"] is not None for entry in result["entries"])
-
-
-def score_origins(result: TableResult) -> tuple[bool, bool]:
-    """(whether some entries are scores of an attack, whether some are scores of training)."""
-    kinds = {bool(entry.get("bounds")) for entry in result["entries"]}
-    return True in kinds, False in kinds or not kinds
-
-
 def bounds(entry: EntryRecord, unit: str) -> tuple[str, str, str]:
     """(95 % interval, score without the payload, score with the raw input) of an attack; else empty texts."""
     values = entry.get("bounds")
@@ -58,99 +40,66 @@ def bounds(entry: EntryRecord, unit: str) -> tuple[str, str, str]:
     return f"{low} to {high}", floor, ceiling
 
 
-def quantity(result: TableResult, row: str = "") -> str:
-    """The quantity of a row or of the table, such as `Dice` or `accuracy, mean over clients`."""
-    metric = (row and result["rows"][row].get("quantity")) or result["metric"]
-    if metric not in OVER_CLIENTS:
-        return kind(metric).title.replace("_", " ")
-    mains = {r.get("main", "") for name, r in result["rows"].items() if name == row or not row} - {""}
-    score = kind(mains.pop()).title if len(mains) == 1 else "score"
-    return f"{score}, {OVER_CLIENTS[metric]}"
-
-
 def note(result: TableResult) -> str:
     """Sentences on the columns of the table."""
     most = max((entry["ours"]["n"] for entry in result["entries"]), default=0)
     spread = f"mean ± sample standard deviation over {most} seeds" if most > 1 else "one seed"
-    reported = ", as the paper reports" if result["paper"] else ""
-    gap = " gap: ours minus the paper's." if has_paper_numbers(result) and result["scale"] == 1 else ""
-    tested = ""
-    if most >= FEWEST_PAIRS:
-        tested = ", with a paired t-test over seeds, Holm-corrected"
-    elif most:
-        verb = "is" if most == 1 else "are"
-        tested = f"; {plural(most, 'seed')} {verb} too few for a test, which needs {FEWEST_PAIRS}"
+    published = any(entry["paper"] is not None for entry in result["entries"])
+    gap = " gap: ours minus the paper's." if published and result["scale"] == 1 else ""
+    tested = ", with a paired t-test over seeds, Holm-corrected"
+    if most < FEWEST_PAIRS:
+        tested = f"; {plural(most, 'seed')} cannot be tested, which needs {FEWEST_PAIRS}"
     lead = "points" if result["unit"] == "percent" else "how much"
-    best = "largest" if result["scope"] in ("measure", "attack") else "best"
     lines = [
-        f"ours: {_reported(result)}{reported}; {spread}.{gap}",
-        f"vs best other: {lead} ahead of the {best} other method of the row{tested}.",
+        f"ours: {_reported(result)}; {spread}.{gap}",
+        f"vs best other: {lead} ahead of the best other method of the row{tested}.",
     ]
-    if score_origins(result)[0]:
+    if any(entry.get("bounds") for entry in result["entries"]):
         lines.append(ATTACKS)
     if result["scope"] == "measure":
         lines.append("docs/measures.md explains measures; whether larger is better depends on the measure.")
     if result["scale"] != 1:
-        lines += _scaled(result)
-    lines += [*result.get("dropped", []), *result.get("terms", [])]
-    return "\n".join(lines)
+        target = "; the paper's numbers, in brackets, are of whole runs and no target" if published else ""
+        lines.append(f"SCALED: {result['scale']:g} of the rounds{target}.")
+        if "schedules" not in result:
+            lines.append("Schedules were not shortened with the rounds.")
+        elif result["schedules"]:
+            lines.append(f"Schedules end where the whole run's end: {', '.join(result['schedules'])}.")
+    return "\n".join([*lines, *result.get("dropped", []), *result.get("terms", [])])
 
 
 def _reported(result: TableResult) -> str:
-    """What the rows report, each score with its rows if there are several, and in which round."""
+    """What the rows report and in which round, each with its rows if there are several."""
+    percent, last = " in %" if result["unit"] == "percent" else "", last_round(result)
     rows: dict[str, dict[str, None]] = {}
     for entry in result["entries"]:
-        what = _score_of_row(result, entry["row"], bool(entry.get("bounds")))
+        record = result["rows"][entry["row"]]
+        what = f"{_quantity(result, entry['row'])}{percent}"
+        if entry.get("bounds"):
+            what += " that the attack found after the last round"
+        else:
+            at = record.get("at") or last
+            early = f", up to round {at}" if at < last else ""
+            what += f" ({record.get('scope') or result['scope']}), {MEASURE[result['measure']]}{early}"
         rows.setdefault(what, {})[entry["row"]] = None
     if len(rows) < 2:
-        scores = next(iter(rows), "score")
-    else:
-        scores = "; ".join(
-            f"{what} (in {', '.join(f'`{n}`' for n in names)})" for what, names in rows.items()
-        )
-    if not score_origins(result)[1]:
-        return scores
-    run, last = dict.fromkeys(entry["row"] for entry in result["entries"]), last_round(result)
-    at = {row: result["rows"][row].get("at", last) for row in run}
-    early = [f"of `{row}` up to round {t}" for row, t in at.items() if t < last]
-    return f"{scores}, {MEASURE[result['measure']]}" + (f" ({', '.join(early)})" if early else "")
+        return next(iter(rows), "score")
+    return "; ".join(f"{what} (in {', '.join(f'`{n}`' for n in names)})" for what, names in rows.items())
 
 
-def _score_of_row(result: TableResult, row: str, attacked: bool) -> str:
-    """Such as `accuracy, in %, of the global model on all test samples`."""
-    record, percent = result["rows"][row], ", in %" if result["unit"] == "percent" else ""
-    if attacked:
-        return f"what the attack found after the last round: {quantity(result, row)}{percent}"
-    scope = record.get("scope") or result["scope"]
-    if scope not in SCOPE_WORDS:
-        measure = record.get("quantity") or result["metric"]
-        return f"the measure `{measure.partition('/')[0]}`{percent}"  # the row names the element of a matrix
-    name, _, over = quantity(result, row).partition(", ")
-    of_model = f"{name}{percent}{',' if percent else ''} {SCOPE_WORDS[scope]}"
-    return f"{of_model}, {over}" if over else of_model
-
-
-def _scaled(result: TableResult) -> list[str]:
-    """Sentences on the rounds and schedules of a shortened run."""
-    target = ""
-    if has_paper_numbers(result):
-        target = "; the paper's numbers, in brackets, are of whole runs and no target"
-    lines = [f"SCALED: {result['scale']:g} of the {source(result)}'s rounds{target}."]
-    if "schedules" not in result:
-        lines.append("Schedules were not shortened with the rounds.")
-    elif result["schedules"]:
-        lines.append(f"Schedules end where the whole run's end: {', '.join(result['schedules'])}.")
-    return lines
-
-
-def source(result: TableResult) -> str:
-    """`paper`, or `table` for a user's table."""
-    return "paper" if result["paper"] else "table"
+def _quantity(result: TableResult, row: str) -> str:
+    """The quantity of a row, such as `Dice` or `accuracy, mean over clients`."""
+    record = result["rows"][row]
+    metric = record.get("quantity") or result["metric"]
+    if metric in OVER_CLIENTS:
+        main = record.get("main", "")
+        return f"{kind(main).title if main else 'score'}, {OVER_CLIENTS[metric]}"
+    return kind(metric.partition("/")[0]).title.replace("_", " ")  # the row names the element of a matrix
 
 
 RULES = {
-    "so far": "So far: fewer than {seeds} seeds, fewer rounds than the {source}'s, or an interval that leaves"
-    " the claim open.",
+    "so far": f"So far: fewer than {ENOUGH_SEEDS} seeds, fewer rounds than a whole run's, or an interval that"
+    " leaves the claim open.",
     "unclear": "Unclear: the 95 % interval over attacked samples, or over late rounds of a short run, leaves"
     " open whether the claim holds.",
 }
@@ -162,11 +111,7 @@ KINDS += ("no verdict",)
 def rules(result: TableResult) -> str:
     """Sentences on verdicts that are not plain, and on what was superseded; "" if there are none."""
     words = " ".join(claim["verdict"] for claim in result["claims"])
-    lines = [
-        rule.format(seeds=ENOUGH_SEEDS, source=source(result))
-        for part, rule in RULES.items()
-        if part in words
-    ]
+    lines = [rule for part, rule in RULES.items() if part in words]
     lines += [f"Superseded, {name}: {reason}" for name, reason in result.get("superseded", {}).items()]
     return "\n".join(lines)
 
@@ -212,46 +157,21 @@ def privacy(result: TableResult) -> list[Reading]:
 
 def makers(result: TableResult) -> str:
     """A sentence with the runs by version of unskew; "" if all are of the page's version."""
-    by = result["made_by"]
-    if not by:
-        return " Runs that were finished before may be older; which version made them was not recorded."
-    if set(by) == {result["unskew"]}:
+    if set(result["made_by"]) <= {result["unskew"]}:
         return ""
-    return " Runs by version: " + ", ".join(f"{n} by {version}" for version, n in by.items()) + "."
-
-
-def rows(result: TableResult) -> str:
-    """The names of the rows that were run."""
-    return ", ".join(dict.fromkeys(entry["row"] for entry in result["entries"]))
+    return f" Runs by version: {', '.join(f'{n} by {version}' for version, n in result['made_by'].items())}."
 
 
 def rounds(result: TableResult) -> str:
-    """The rounds of the longest run: `100`, or `25 (0.25 of the paper's)`."""
-    last = last_round(result)
+    """The rounds of the longest run: `100`, or `25 (0.25 of a whole run)`."""
     share = max((share_of_rounds(result, entry["row"]) for entry in result["entries"]), default=1)
-    return f"{last}" if share == 1 else f"{last} ({share:.2g} of the {source(result)}'s)"
+    return f"{last_round(result)}" + ("" if share == 1 else f" ({share:.2g} of a whole run)")
 
 
 def last_round(result: TableResult) -> int:
     """The last round of the longest run; 0 without runs."""
     series = [s for methods in result["curves"].values() for runs in methods.values() for s in runs if s]
     return max((int(s[-1][0]) for s in series), default=0)
-
-
-def titles(results: Sequence[TableResult]) -> list[str]:
-    """The titles of results; equal titles are followed by the name of the page."""
-    each = [result["title"] for result in results]
-    return [t if each.count(t) == 1 else f"{t} ({result['page']})" for t, result in zip(each, results)]
-
-
-def index_title(results: Sequence[TableResult]) -> tuple[str, str]:
-    """(heading of the index page, contents of the pages it links to)."""
-    if any(result["paper"] for result in results):
-        return (
-            "Published tables, run here",
-            "the paper's numbers beside ours where there are any, and a verdict on every claim",
-        )
-    return "Tables, run here", "every number, and a verdict on every claim"
 
 
 def margins(claim: ClaimRecord, unit: str) -> str:
@@ -279,8 +199,8 @@ def points(score: ScoreRecord, unit: str) -> str:
     mean, std = score["mean"], score["std"]
     if not score["n"] or mean is None or std is None:
         return MISSING
-    both = (f"{mean:.1f}", f"{std:.1f}") if unit == "percent" else (significant(mean, 3), significant(std, 2))
-    return " ± ".join(both) if score["n"] > 1 else both[0]
+    deviation = f"{std:.1f}" if unit == "percent" else significant(std, 2)
+    return _value(mean, unit) + (f" ± {deviation}" if score["n"] > 1 else "")
 
 
 def with_sign(value: float | None, unit: str) -> str:
@@ -292,8 +212,5 @@ def with_sign(value: float | None, unit: str) -> str:
 
 def lead(entry: EntryRecord, unit: str) -> str:
     """`+2.3, p = .012`: the lead over the best other method; "" without one."""
-    if entry["ahead"] is None:
-        return ""
-    # results of earlier versions may have a p-value of fewer seeds
-    p = entry["p"] if entry["ours"]["n"] >= FEWEST_PAIRS else None
+    p = entry["p"]
     return with_sign(entry["ahead"], unit) + ("" if p is None else f", {p_value(p)}")

@@ -140,11 +140,7 @@ FINDING = form(
     ],
     doubts=NotRequired[Names],
     pictures=NotRequired[
-        form(
-            roc=NotRequired[list[form(name=Text, fpr=Numbers, tpr=Numbers)]],
-            images=NotRequired[dict[Text, form(rows=Names, columns=Columns, png=Picture)]],
-            lines=NotRequired[form(x=Text, y=Text, lines=list[form(name=Text, x=Numbers, y=Numbers)])],
-        )
+        form(images=NotRequired[dict[Text, form(rows=Names, columns=Columns, png=Picture)]])
     ],
 )
 """The results of one attack in privacy.json."""
@@ -283,11 +279,6 @@ def parse_privacy(path: Path, content: bytes) -> dict[str, Any]:
         accounts = _adapter(dict[str, ACCOUNT]).validate_python(entries)
     except ValidationError as error:
         raise _invalid(path, problem_text(error), remedy) from None
-    pictures = [finding.get("pictures", {}) for finding in findings.values()]
-    curves = [(c["fpr"], c["tpr"]) for p in pictures for c in p.get("roc", [])]
-    curves += [(c["x"], c["y"]) for p in pictures if "lines" in p for c in p["lines"]["lines"]]
-    if any(len(x) != len(y) for x, y in curves):
-        raise _invalid(path, "holds a curve whose x and y are not as many", remedy)
     return {**accounts, **({ATTACKS: findings} if findings else {})}
 
 

@@ -8,7 +8,7 @@ its head then names all differences between the runs besides the method.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,71 +31,40 @@ from unskew.report.sections import Context, context_of, render
 from unskew.scores import kind, significant
 from unskew.system import disk
 
-SAME_TASK = {
-    "data": "data",
-    "skew": "partitions",
-    "clients": "numbers of clients",
-    "samples": "numbers of samples",
-    "partition_seed": "seeds of the partition",
-    "validation": "shares of training samples held out to score them",
-}
-"""Settings that must be equal for scores to be comparable, and their names in sentences."""
+SAME_TASK = ("data", "skew", "clients", "samples", "partition_seed", "validation")
+"""Settings that must be equal for scores to be comparable."""
 IRRELEVANT_SETTINGS = (*NOT_A_CONFIGURATION, "set", "track", "measure", "metrics", "keep_best")
 """Settings that may differ between methods; `set` contains arguments of a method."""
-MOST_NAMED = 4
 
 
 def comparability_doubts(context: Context) -> list[str]:
     """Sentences on differences between the runs, besides the method, that may explain the scores."""
     runs = [r for r in context.runs if not r.is_reference]
-    return [
-        *_seeds(context),
-        *_tasks(runs),
-        *_training(runs),
-        *_samples(context.runs),
-        *_versions(context.runs),
-    ]
-
-
-def _seeds(context: Context) -> list[str]:
+    doubts = list[str]()
     seeds = {method: sorted(r.seed for r in group) for method, group in context.methods.items()}
-    counts = {method: len(values) for method, values in seeds.items()}
-    if len(set(counts.values())) > 1:
-        return [
-            f"Methods have different numbers of seeds: {', '.join(f'{m} {n}' for m, n in counts.items())}."
-        ]
     if len(set(map(tuple, seeds.values()))) > 1:
         named = "; ".join(f"{method} {', '.join(map(str, values))}" for method, values in seeds.items())
-        return [f"Methods have different seeds ({named}), and only those that two methods share are paired."]
-    return []
-
-
-def _tasks(runs: Sequence[RunData]) -> list[str]:
-    return [
-        f"These runs have different {what} ({', '.join(values)}), so their scores cannot be compared."
-        for key, what in SAME_TASK.items()
-        if len(values := _values(runs, key)) > 1
-    ]
-
-
-def _training(runs: Sequence[RunData]) -> list[str]:
-    """A sentence on differing settings of training, for runs of several methods."""
-    if len({r.config.get("method") for r in runs}) < 2:
-        return []
-    differing = {key: values for key in _training_settings(runs) if len(values := _values(runs, key)) > 1}
-    if not differing:
-        return []
-    named = "; ".join(f"{key} {', '.join(values)}" for key, values in differing.items())
-    return [
-        f"Not only the methods of these runs differ ({named}), so a gap between scores need not be the"
-        " methods'."
-    ]
-
-
-def _training_settings(runs: Sequence[RunData]) -> list[str]:
-    """The settings of training, without those that were tuned for each method."""
+        doubts.append(
+            f"Methods have different seeds ({named}), and only those that two methods share are paired."
+        )
+    differing = {k: v for k in FIELDS if k not in IRRELEVANT_SETTINGS and len(v := _values(runs, k)) > 1}
+    if tasks := _named({k: v for k, v in differing.items() if k in SAME_TASK}):
+        doubts.append(f"These runs differ in their data ({tasks}), so their scores cannot be compared.")
     tuned: set[str] = set.intersection(*map(_tuned_settings, runs)) if runs else set()
-    return [key for key in FIELDS if key not in (*SAME_TASK, *IRRELEVANT_SETTINGS, *tuned)]
+    training = _named({k: v for k, v in differing.items() if k not in {*SAME_TASK, *tuned}})
+    if training and len({r.config.get("method") for r in runs}) > 1:
+        doubts.append(
+            f"Not only the methods of these runs differ ({training}), so a gap between scores need not be the"
+            " methods'."
+        )
+    versions = sorted({str(run.env["unskew"]) for run in context.runs if run.env.get("unskew")})
+    if len(versions) > 1:
+        doubts.append(f"These runs are of different versions of unskew ({', '.join(versions)}).")
+    return doubts + _samples(context.runs)
+
+
+def _named(differing: Mapping[str, Sequence[str]]) -> str:
+    return "; ".join(f"{key} {', '.join(values)}" for key, values in differing.items())
 
 
 def _tuned_settings(run: RunData) -> set[str]:
@@ -111,33 +80,17 @@ def _values(runs: Sequence[RunData], key: str) -> list[str]:
 def _samples(runs: Sequence[RunData]) -> list[str]:
     """A sentence if runs of equal settings and seed have different samples, as after a change of a data
     file."""
-    groups: dict[tuple[str, ...], list[RunData]] = {}
+    first: dict[tuple[str, ...], RunData] = {}
     for run in runs:
         key = (str(run.federation.get("clients")), str(run.seed), *(_values([run], k)[0] for k in SAME_TASK))
-        groups.setdefault(key, []).append(run)
-    for group in groups.values():
-        different = [r for r in group if _shape(r) != _shape(group[0])]
-        if different:
-            named = ", ".join(f"{r.method} seed {r.seed}" for r in (group[0], *different[: MOST_NAMED - 1]))
+        other = first.setdefault(key, run)
+        if any(run.federation.get(k) != other.federation.get(k) for k in ("sizes", "labels", "test")):
+            named = ", ".join(f"{r.method} seed {r.seed}" for r in (other, run))
             return [
                 f"Runs of equal settings hold different samples ({named}), so their scores cannot be"
                 " compared."
             ]
     return []
-
-
-def _shape(run: RunData) -> str:
-    """The numbers of samples in federation.json, as a text to compare."""
-    return str([run.federation.get(key) for key in ("sizes", "labels", "test")])
-
-
-def _versions(runs: Sequence[RunData]) -> list[str]:
-    versions = sorted({str(run.env["unskew"]) for run in runs if run.env.get("unskew")})
-    return (
-        [f"These runs are of different versions of unskew ({', '.join(versions)})."]
-        if len(versions) > 1
-        else []
-    )
 
 
 EXPECTED_EVENTS = ("E323", "E128", "E112")
@@ -215,8 +168,8 @@ def key_numbers(context: Context) -> list[tuple[str, str]]:
 def warnings(context: Context) -> list[str]:
     """Sentences on reasons to doubt the numbers."""
     runs = context.runs
-    sentences = [*altered_records(runs), *_unfinished(runs), *comparability_doubts(context)]
-    sentences += [*results_table.doubts(context.summaries), *results_table.dropped_replies(context.summaries)]
+    sentences = [*altered_records(runs), *comparability_doubts(context)]
+    sentences += [*results_table.doubts(context.summaries), *results_table.remarks(context.summaries)]
     codes = [str(e.get("code", "")) for r in runs for e in r.events]
     events = sum(code.startswith("E3") and code not in EXPECTED_EVENTS for code in codes)
     if events:
@@ -235,15 +188,6 @@ def altered_records(runs: Sequence[RunData]) -> list[str]:
         for run in runs
         for name in run.altered
     ]
-
-
-def _unfinished(runs: Sequence[RunData]) -> list[str]:
-    short = [r for r in runs if not r.finished]
-    if not short:
-        return []
-    named = ", ".join(f"{r.method} seed {r.seed} (round {r.rounds} of {r.planned})" for r in short[:4])
-    more = " …" if len(short) > 4 else ""
-    return [f"Not finished ({len(short)} of {plural(len(runs), 'run')}): {named}{more}."]
 
 
 def write_report(

@@ -114,17 +114,14 @@ class Context(Attack):
         marker = Marker.on(own.x, self.marker)
         shared, marks = _marked(marker, taken.x[rows], group, numpy_key(seed, "marks", "clients"))
         sizes = self._sizes(len(own) // group)
-        scores, accuracies = list[Score](), list[float]()
+        scores = list[Score]()
         for n in sizes:
             mine, marks_of_mine = _marked(marker, own.x[: n * group], group, numpy_key(seed, "marks", "own"))
             lesson = Lesson(sent(mine), marks_of_mine.long(), self.steps, seed)
             z = fit(lesson, _classifier(lesson.sent.shape[1:]), F.cross_entropy)(sent(shared))
             sure = (z[:, 1] - z[:, 0]).cpu().numpy()
-            accuracies.append(_accuracy(sure, marks)[0])
             scores += _scores(taken.share, f"{n} own samples", sure, marks, (seed, n == sizes[-1]))
-        line = {"name": taken.share, "x": sizes, "y": accuracies}
-        plot = {"x": "samples of the attacker's own", "y": "accuracy of finding the marker", "lines": [line]}
-        return Outcome(tuple(scores), f"{len(own)} {own.name}", {"lines": plot} if len(sizes) > 1 else {})
+        return Outcome(tuple(scores), f"{len(own)} {own.name}")
 
     def _sizes(self, most: int) -> list[int]:
         """The numbers of own samples that there are, and all of them where some number asks for more."""

@@ -175,8 +175,7 @@ class Gradient(Attack):
         sheet = success.image_sheet(
             {"there": were, "from the update": back, "mean of own": guess.x.expand_as(were)}
         )
-        pictures = {"images": {f"updates inverted, {of}": sheet}} if sheet else {}
-        return Outcome(tuple(scores), f"{len(own)} {own.name}", pictures)
+        return Outcome(tuple(scores), f"{len(own)} {own.name}", {f"updates inverted, {of}": sheet})
 
 
 def _common(guess: Tensor, y: Tensor) -> int:

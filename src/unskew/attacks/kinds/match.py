@@ -90,10 +90,9 @@ class Match(Attack):
             for of, hit in hits.items()
         ]
         sheet = self._sheet(scene, decoder, trials)
-        pictures = {"images": {"noisy means, decoded": sheet}} if sheet else {}
         first = next(iter(strangers.values()))
         name = f"{len(own)} {own.name}" if first is own else "test samples, of each client its own"
-        return Outcome(tuple(scores), name, pictures, tuple(remarks))
+        return Outcome(tuple(scores), name, {"noisy means, decoded": sheet}, tuple(remarks))
 
     def _trials(
         self, scene: Scene, visit: Visit, strangers: Mapping[int, Samples], seed: int

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -90,21 +90,20 @@ class Membership(Attack):
         passes = self.passes or min(settings.passes, MOST_PASSES)
         targets = [Target("merged model", -1, np.unique(members), scene.final.weights, first, passes)]
         targets += self._updates(scene)
-        scores, curves, remarks = list[Score](), list[dict[str, Any]](), list[str]()
+        scores, remarks = list[Score](), list[str]()
         for target in targets:
             try:
                 others = self._strangers(scene, target, seed) or strangers
             except UsageError as error:
                 remarks.append(f"{target.of} is not attacked: {error.text}")
                 continue
-            more, drawn = self._attacked(scene, target, others, seed)
-            scores, curves = [*scores, *more], [*curves, *drawn]
+            more = self._attacked(scene, target, others, seed)
+            scores += more
             if not more:
                 remarks.append(
                     f"{target.of} is not attacked: fewer than {LEAST_MEMBERS} samples can be compared"
                 )
-        pictures = {"roc": curves} if curves else {}
-        return Outcome(tuple(scores), f"{len(strangers)} {strangers.name}", pictures, tuple(remarks))
+        return Outcome(tuple(scores), f"{len(strangers)} {strangers.name}", {}, tuple(remarks))
 
     @staticmethod
     def _strangers(scene: Scene, target: Target, seed: int) -> Samples | None:
@@ -132,15 +131,13 @@ class Membership(Attack):
             for r, start in zip(largest, [heard.start.to(r.client) for r in largest])
         ]
 
-    def _attacked(
-        self, scene: Scene, target: Target, others: Samples, seed: int
-    ) -> tuple[list[Score], list[dict[str, Any]]]:
-        """(scores, curves) of one attacked model. others: samples of no client."""
+    def _attacked(self, scene: Scene, target: Target, others: Samples, seed: int) -> list[Score]:
+        """The scores of one attacked model. others: samples of no client."""
         rng = numpy_key(seed, "candidates", target.of)
         labels, groups = scene.federation.y, scene.federation.group_ids
         ours, theirs = match_classes(labels[target.rows], others.y.numpy(), self.samples, rng)
         if len(ours) < LEAST_MEMBERS:
-            return [], []
+            return []
         rest = others.take(theirs)
         stored = torch.cat([scene.stored(target.rows[ours]).cpu(), rest.x])
         y = torch.cat([torch.as_tensor(labels[target.rows[ours]]), rest.y]).long()
@@ -155,13 +152,11 @@ class Membership(Attack):
             number = digest(seed, "shadows", target.of)
             models = shadows.train_shadows(scene, x, y.cpu(), inside, target.start, (target.passes, number))
             by_attacker["lira"] = shadows.ratios(own, shadows.confidences(scene, models, x, y), inside)
-        scores, curves = list[Score](), list[dict[str, Any]]()
+        scores = list[Score]()
         for attacker, values in by_attacker.items():
             pair = values[: len(ours)], values[len(ours) :]
             scores += _scores(f"{target.of}, {attacker}", *pair, rng, seed)
-            fpr, tpr = success.roc(*pair)
-            curves.append({"name": f"{target.of}, {attacker}", "fpr": fpr.tolist(), "tpr": tpr.tolist()})
-        return scores, curves
+        return scores
 
 
 @dataclass(frozen=True)

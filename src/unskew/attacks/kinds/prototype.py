@@ -124,12 +124,10 @@ class Prototype(Attack):
             for name, answer in answers.items():
                 scores += _scores(f"{part.name}/sums", f"{group.of}, {name}", answer, group, span)
             nearest = torch.stack([_nearest(a, x) for a, x in zip(answers["linear"], group.x)])
-            if sheet := success.image_sheet(
+            pictures[f"prototypes {group.of}"] = success.image_sheet(
                 {"nearest sample": nearest, **answers, "class mean": group.plain}
-            ):
-                pictures[f"prototypes {group.of}"] = sheet
-        drawn = {"images": pictures} if pictures else {}
-        return Outcome(tuple(scores), f"{len(own)} {own.name}", drawn, tuple(remarks))
+            )
+        return Outcome(tuple(scores), f"{len(own)} {own.name}", pictures, tuple(remarks))
 
     def _victim(self, scene: Scene, k: int, own: Samples, seed: int) -> Victim:
         """The attackers on client k, which know its model."""

@@ -29,16 +29,7 @@ from unskew.attacks.attack import Attack, Outcome, Score
 from unskew.attacks.auxiliary import Samples, unseen
 from unskew.attacks.decoders import Lesson
 from unskew.attacks.inversion import Search, white_box
-from unskew.attacks.payloads import (
-    Exchanges,
-    Taken,
-    activations,
-    at_cut,
-    clearest,
-    inputs,
-    map_of,
-    part_of,
-)
+from unskew.attacks.payloads import Exchanges, Taken, activations, at_cut, clearest, inputs, map_of, part_of
 from unskew.attacks.scene import Scene
 from unskew.core import module_inputs
 from unskew.core.keys import numpy_key
@@ -99,8 +90,7 @@ class Reconstruct(Attack):
         read = f"{len(own)} {own.name}"
         if taken.cut:
             read += f"; read in {len(takens)} exchanges, best after round {taken.t}"
-        pictures = {"images": {f"{taken.share} turned back into images": sheet}} if sheet else {}
-        return Outcome(tuple(scores), read, pictures)
+        return Outcome(tuple(scores), read, {f"{taken.share} turned back into images": sheet})
 
     def _answers(
         self, scene: Scene, taken: Taken, rows: Tensor, own: Samples, mine: Tensor, seed: int

@@ -23,7 +23,7 @@ import torch
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from unskew import config, models
-from unskew.attacks.payload_disclosure import HEAD, what_it_tells
+from unskew.attacks.registry import HEAD, what_it_tells
 from unskew.config import Settings
 from unskew.core import encoding
 from unskew.core.account import Account, epsilon_text

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unskew.attacks import registry
-from unskew.attacks.payload_disclosure import EXTREMES, NOT_MEASURED, Attackable, in_clear
+from unskew.attacks.registry import EXTREMES, NOT_MEASURED, in_clear
 from unskew.core.account import epsilon_text
 from unskew.report.analysis.numbers import MISSING, with_unit
 from unskew.report.analysis.runs import RunData, Traffic
@@ -102,21 +102,16 @@ def leakage_of(method: str, group: Sequence[RunData], score: Score) -> Leakage:
     return Leakage(method, score, epsilon, reading, tuple(leaks), clear, unknown, group[0].metric)
 
 
-def samples_of(run: RunData) -> Attackable:
-    """The properties of a run's samples that decide which attacks fit."""
-    return Attackable("layout" in run.federation, run.federation.get("looked_up", ""))
-
-
 def unmade(traffic: Traffic, group: Sequence[RunData]) -> list[str]:
-    """The attacks that fit a payload and lack a score of it in one of these runs, without the audit."""
-    samples = samples_of(group[0])
-    fitting = [n for n in registry.attacks_on(traffic.share) if n != AUDIT and samples.suit(n)]
+    """The attacks that apply to a payload and lack a score of it in one of these runs, without the audit."""
+    fitting = registry.attacks_on(traffic.share, group[0].federation.get("looked_up", ""))
     if traffic.sum_of:  # only the merged model can be attacked
         fitting = [name for name in fitting if name == "membership"]
     return [
         name
         for name in fitting
-        if not all(_main(run.attacks.get(name, {}).get("scores", ()), traffic.share) for run in group)
+        if name != AUDIT
+        and not all(_main(run.attacks.get(name, {}).get("scores", ()), traffic.share) for run in group)
     ]
 
 

@@ -13,59 +13,52 @@ from dataclasses import asdict
 from typing import Any
 
 from unskew.report.analysis.frames import flat
-from unskew.report.analysis.numbers import (
-    MISSING,
-    capitalise,
-    digits,
-    megabytes,
-    noun,
-    p_value,
-    plural,
-    with_unit,
-)
+from unskew.report.analysis.numbers import MISSING, capitalise, digits, megabytes, p_value, plural, with_unit
 from unskew.report.analysis.stats import FEWEST_PAIRS, SHORT_RUN
-from unskew.report.analysis.summary import MethodSummary, ScopedScore, benefit_sentence, terms_sentences
+from unskew.report.analysis.summary import MethodSummary, ScopedScore, benefit_sentence
 from unskew.round.run import REFERENCES
-from unskew.runs.coverage import lost_replies
 from unskew.scores import kind, significant
+
+Summaries = Sequence[MethodSummary]
 
 
 def note(summaries: Summaries) -> str:
     """Sentences that explain the numbers, one per line."""
-    n = max((s.n for s in summaries), default=0)
-    metric = summaries[0].metric if summaries else "accuracy"
+    n, which = max((s.n for s in summaries), default=0), kind(_metric(summaries))
     by_last = any(s.by_last for s in summaries)
-    over = (
-        f"mean ± sample standard deviation over {_seeds(summaries)}"
-        if n > 1
-        else "one seed, so no standard deviation"
-    )
+    over, unit = "one seed, so no standard deviation", "in %" if which.share else "in the target's unit"
+    if n > 1:
+        over = f"mean ± sample standard deviation over {_seeds(summaries)}"
     rounds = "mean-10, clients and personal are means over the evaluated rounds among the last 10."
     if by_last:
         rounds = f"With fewer than {SHORT_RUN} rounds all scores but best are those of the last round."
+    lower = ", lower is better" if which.lower and not which.share else ""
     lines = [
-        f"{_score_text(metric)}, {over}. {rounds}",
-        (
-            "clients (global@client): the global model on each client's own test samples. "
-            "personal (personal@client): each client's own model on the same samples."
-        ),
+        f"{capitalise(which.title)} {unit}{lower}, {over}. {rounds}",
+        "clients (global@client): the global model on each client's own test samples. personal"
+        " (personal@client): each client's own model on the same samples.",
     ]
     if sum(not s.reference for s in summaries) > 1:
         ranks = "the last round" if by_last else "the mean of the last 10 rounds"
-        if n < FEWEST_PAIRS:
-            what = "points" if kind(metric).share else "how much better (+) or worse (-)"
-            text = (
-                f"{what} by {ranks}, and in how many seeds the best was ahead; a p-value needs {FEWEST_PAIRS}"
-                " seeds."
-            )
-        else:
-            text = (
-                f"paired t-test over seeds on {ranks}, corrected by Holm. With few seeds it detects only"
-                " large differences."
-            )
-        lines.append(f"vs best: {text}")
-    lines += terms_sentences({s.method: s.terms for s in summaries})
-    lines += [*_unscored(summaries), *_unpaired(summaries), *dropped_replies(summaries)]
+        what = "points" if which.share else "how much better (+) or worse (-)"
+        text = f"{what} by {ranks}, and in how many seeds the best was ahead; a p-value needs {FEWEST_PAIRS}"
+        if n >= FEWEST_PAIRS:
+            text = f"paired t-test over seeds on {ranks}, corrected by Holm; it detects large gaps only"
+        lines.append(f"vs best: {text}{' seeds' if n < FEWEST_PAIRS else ''}.")
+    best = next((s.method for s in summaries if s.leads), "")
+    lines += [
+        *remarks(summaries),
+        *(
+            f"{s.method} has a final score in {s.final.n} of {s.n} seeds, and its means are over these."
+            for s in summaries
+            if 0 < s.final.n < s.n
+        ),
+        *(
+            f"{s.method} and {best} are paired in {s.gap.seeds} of {plural(s.n, 'seed')}."
+            for s in summaries
+            if s.gap is not None and s.gap.seeds < s.n
+        ),
+    ]
     if any(s.reference for s in summaries):
         lines.append(f"{' and '.join(REFERENCES)} are references: they do not compete.")
     return "\n".join(lines)
@@ -79,37 +72,9 @@ def _seeds(summaries: Summaries) -> str:
     return f"different numbers of seeds: {', '.join(f'{method} {n}' for method, n in counts.items())}"
 
 
-def _unpaired(summaries: Summaries) -> list[str]:
-    """A sentence for every method that shares only some of its seeds with the best method."""
-    best = next((s.method for s in summaries if s.leads), "")
-    return [
-        f"{s.method} and {best} are paired in {s.gap.seeds} of {plural(s.n, 'seed')}."
-        for s in summaries
-        if s.gap is not None and s.gap.seeds < s.n
-    ]
-
-
-def _unscored(summaries: Summaries) -> list[str]:
-    """A sentence for every method without a score in some of its seeds."""
-    return [
-        f"{s.method} has a final score in {s.final.n} of {s.n} seeds, and its means are over these."
-        for s in summaries
-        if 0 < s.final.n < s.n
-    ]
-
-
-def _score_text(metric: str) -> str:
-    """The score and its unit: `Accuracy in %`, `RMSE in the target's unit, lower is better`."""
-    which = kind(metric)
-    if which.share:
-        return f"{capitalise(which.title)} in %"
-    return f"{capitalise(which.title)} in the target's unit" + (", lower is better" if which.lower else "")
-
-
-def dropped_replies(summaries: Summaries) -> list[str]:
-    """A sentence for every method with dropped replies."""
-    sentences = (lost_replies(s.method, s.received, s.used, s.untrained, s.n) for s in summaries)
-    return [sentence for sentence in sentences if sentence]
+def remarks(summaries: Summaries) -> list[str]:
+    """The sentences on terms of scoring, each once."""
+    return list(dict.fromkeys(text for s in summaries for text in s.remarks))
 
 
 def doubts(summaries: Summaries) -> list[str]:
@@ -117,41 +82,19 @@ def doubts(summaries: Summaries) -> list[str]:
     return [s.doubt for s in summaries if s.doubt]
 
 
-Summaries = Sequence[MethodSummary]
-
-
-def column_groups(summaries: Summaries) -> tuple[tuple[str, int], ...]:
-    """The headings of groups of columns: (heading, number of columns)."""
-    score = f"global {noun(_metric(summaries))}"
-    of_global = 2 if _by_last(summaries) else 3
-    return (("", 1), (score, of_global), ("global@client", 2), ("personal@client", 1), ("bytes", 2), ("", 1))
-
-
 def _metric(summaries: Summaries) -> str:
     return summaries[0].metric if summaries else "accuracy"
 
 
-def _by_last(summaries: Summaries) -> bool:
-    return any(s.by_last for s in summaries)
-
-
-def columns(summaries: Summaries) -> tuple[str, ...]:
-    """The headings of columns below those of `column_groups`."""
+def headings(summaries: Summaries) -> tuple[str, ...]:
+    """The headings of the table's columns, each score with its scope."""
     target = next((s.target for s in summaries if not math.isnan(s.target)), math.nan)
-    to_target = (
-        "MB to target" if math.isnan(target) else f"MB to {_unbroken(with_unit(target, _metric(summaries)))}"
-    )
-    scores = ("last", "best", "mean-10", "mean", "worst", "mean")
-    if _by_last(summaries):
-        scores = ("last", "best", "mean, last", "worst, last", "mean, last")
-    return ("method", *scores, "MB up+down", to_target, "vs best")
-
-
-def full_columns(summaries: Summaries) -> tuple[str, ...]:
-    """The headings of columns in tables without groups."""
-    method, *scores, both_ways, to_target, p = columns(summaries)
-    above = [*["global"] * (len(scores) - 3), "clients", "clients", "personal"]
-    return (method, *(f"{scope} {score}" for scope, score in zip(above, scores)), both_ways, to_target, p)
+    to_target = "target" if math.isnan(target) else _unbroken(with_unit(target, _metric(summaries)))
+    of_global = ("global last", "global best", "global mean-10")
+    at_clients = ("clients mean", "clients worst", "personal mean")
+    if any(s.by_last for s in summaries):
+        of_global, at_clients = of_global[:2], tuple(f"{title}, last" for title in at_clients)
+    return ("method", *of_global, *at_clients, "MB up+down", f"MB to {to_target}", "vs best")
 
 
 def cells(summary: MethodSummary) -> list[str]:
@@ -184,11 +127,8 @@ def verdict(summary: MethodSummary) -> str:
     if gap is None or not gap.seeds:
         return MISSING
     if math.isnan(gap.p):
-        behind = (
-            f"{-100 * gap.behind:+z.1f}"
-            if kind(summary.metric).share
-            else significant(-gap.behind, 3, signed=True)
-        )
+        share = kind(summary.metric).share
+        behind = f"{-100 * gap.behind:+z.1f}" if share else significant(-gap.behind, 3, signed=True)
         return f"{behind} ({gap.lost}/{gap.seeds})"
     return p_value(gap.p) + (" (tie)" if gap.p >= 0.05 else "")
 
@@ -203,19 +143,6 @@ def to_target(summary: MethodSummary) -> str:
     return megabytes(s.to_target.mean) + (f" ({s.reached}/{s.n})" if s.reached < s.n else "")
 
 
-def caption(summaries: Summaries) -> str:
-    """The table's caption, for screen readers."""
-    best = next((s for s in summaries if s.leads), None)
-    metric = _metric(summaries)
-    led = (
-        f"; best: {best.method}, {digits(best.final, metric)}{kind(metric).unit}"
-        if best and len(summaries) > 1
-        else ""
-    )
-    what = "accuracies" if metric == "accuracy" else noun(metric)
-    return f"{plural(len(summaries), 'method')}, {what}{' in percent' if kind(metric).share else ''}{led}"
-
-
 GAP = 2
 """Characters between two columns of the text table."""
 
@@ -226,7 +153,7 @@ def plain(summaries: Summaries, width: int | None = None) -> str:
     width: of a terminal, in characters; the columns that do not fit into it are a second table below, with
     the methods again. None: no limit.
     """
-    columns = list(zip(full_columns(summaries), *map(cells, summaries)))
+    columns = list(zip(headings(summaries), *map(cells, summaries)))
     widths = [max(map(len, column)) for column in columns]
     blocks = [[0]]
     for i in range(1, len(columns)):
@@ -241,15 +168,8 @@ def plain(summaries: Summaries, width: int | None = None) -> str:
         ]
         rows = [(" " * GAP).join(row) for row in zip(*padded)]
         lines += [rows[0], "-" * max(map(len, rows)), *rows[1:]]
-    return "\n".join([*lines, _below(summaries)])
-
-
-def _below(summaries: Summaries) -> str:
-    """The text below the table on a terminal."""
-    warnings = (f"Warning: {text}" for text in doubts(summaries))
-    return "\n".join(
-        filter(None, (note(summaries), *_extra_lines(summaries), benefit_sentence(summaries), *warnings))
-    )
+    lines += [note(summaries), *_extra_lines(summaries), benefit_sentence(summaries)]
+    return "\n".join([*filter(None, lines), *(f"Warning: {text}" for text in doubts(summaries))])
 
 
 def _extra_lines(summaries: Summaries) -> list[str]:
@@ -282,8 +202,9 @@ def _without_nan(value: Any) -> Any:
 
 def latex(summaries: Summaries) -> str:
     """A booktabs table; the best method in bold, references below a rule."""
-    lines = [r"\begin{tabular}{l" + "r" * (len(columns(summaries)) - 1) + "}", r"\toprule"]
-    lines.append(" & ".join(map(_tex, full_columns(summaries))) + r" \\")
+    head = headings(summaries)
+    lines = [r"\begin{tabular}{l" + "r" * (len(head) - 1) + "}", r"\toprule"]
+    lines.append(" & ".join(map(_tex, head)) + r" \\")
     for group in ([s for s in summaries if not s.reference], [s for s in summaries if s.reference]):
         if group:
             lines += [r"\midrule", *map(_tex_line, group)]

@@ -82,11 +82,6 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_facts(path: Path) -> dict[str, Any]:
-    """The content of federation.json, {} if there is none. Raises StateError (E111) for invalid content."""
-    return schema.parse_federation(path, path.read_bytes()) if path.is_file() else {}
-
-
 def read_records(path: Path) -> list[Record]:
     """The records of a JSON-lines file, [] if there is none.
 
@@ -275,9 +270,9 @@ class RunData:
             {scope: len(clients) for scope, clients in scored.items()}, sum(n > 0 for n in tests)
         )
 
-    def bytes_by_round(self, way: str | None = None, share: str | None = None) -> Series:
-        """(rounds, cumulative bytes of all clients). way, share: None for both directions and all shares."""
-        parts = [s for s in self.traffic if way in (None, s.way) and share in (None, s.share)]
+    def bytes_by_round(self, way: str | None = None) -> Series:
+        """(rounds, cumulative bytes of all clients). way: None for both directions."""
+        parts = [s for s in self.traffic if way in (None, s.way)]
         if not parts:
             return EMPTY
         rounds = np.unique(np.concatenate([s.rounds for s in parts]))
@@ -459,7 +454,8 @@ def read_run(path: str | Path, label: str = "") -> RunData:
         if not (path / name).is_file():
             raise disk.no_run(path, name)
     series, clients = scores_of(read_records(path / "metrics.jsonl"))
-    events, federation = read_records(path / "events.jsonl"), read_facts(path / "federation.json")
+    events, facts = read_records(path / "events.jsonl"), path / "federation.json"
+    federation = schema.parse_federation(facts, facts.read_bytes()) if facts.is_file() else {}
     K = clients_of(federation)
     if not UsedReplies.of(events, K).enough:
         series, clients = {key: values for key, values in series.items() if key[0] == "train"}, {}

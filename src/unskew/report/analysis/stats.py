@@ -14,7 +14,7 @@ Holm's correction, so "not significant" means "too few seeds", not "equal".
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -129,6 +129,12 @@ def interval(values: Sequence[float]) -> tuple[float, float, float]:
         return mean, NAN, NAN
     half = float(stats.t.ppf(0.975, len(v) - 1) * v.std(ddof=1) / math.sqrt(len(v)))
     return mean, mean - half, mean + half
+
+
+def common_seeds(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:
+    """The values [S] and [S] of the seeds in which both are numbers, by rising seed."""
+    seeds = [s for s in sorted(a.keys() & b.keys()) if not (math.isnan(a[s]) or math.isnan(b[s]))]
+    return np.array([a[s] for s in seeds]), np.array([b[s] for s in seeds])
 
 
 def paired_p(a: Sequence[float], b: Sequence[float]) -> float:

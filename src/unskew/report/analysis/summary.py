@@ -33,6 +33,7 @@ from unskew.report.analysis.stats import (
     NO_SCORE,
     Score,
     bytes_to,
+    common_seeds,
     final,
     holm,
     last_best_mean10,
@@ -43,7 +44,7 @@ from unskew.report.analysis.stats import (
     trained_rounds,
 )
 from unskew.round.run import LOCAL
-from unskew.runs.coverage import MISSING_REASON, Coverage
+from unskew.runs.coverage import MISSING_REASON, lost_replies
 from unskew.scores import MAIN, kind, of_setting, significant
 
 
@@ -100,89 +101,42 @@ def _has_last_value(run: RunData, scope: str, metric: str) -> bool:
     return len(rounds) > 0 and (not len(evaluated) or rounds[-1] >= evaluated[-1])
 
 
-MOST_UNFINISHED = 4
-"""The most unfinished runs that a sentence names."""
-
-
-@dataclass(frozen=True)
-class ScoringTerms:
-    """The terms of scoring of one method's runs.
-
-    rounds: the number in the settings. ended: by seed, the last round, if any run ended early; else empty.
-    judged: whether patience ended runs early, by the scores themselves. unfinished: by seed, the last round
-    of a run that is not finished. held_out: the share of training samples that replaces the test set, or 0.
-    scored: by seed, the clients of its scores, if these were not all.
-    """
-
-    rounds: int = 0
-    ended: Mapping[int, int] = field(default_factory=dict[int, int])
-    judged: bool = False
-    unfinished: Mapping[int, int] = field(default_factory=dict[int, int])
-    held_out: float = 0.0
-    scored: Mapping[int, Coverage] = field(default_factory=dict[int, Coverage])
-
-
-def terms_of(runs: Sequence[RunData]) -> ScoringTerms:
-    """The terms of scoring of one method's runs, one per seed."""
-    early = any(run.planned < run.asked for run in runs)
-    return ScoringTerms(
-        rounds=max(run.asked for run in runs),
-        ended={run.seed: run.planned for run in runs} if early else {},
-        judged=early and any(run.config.get("patience") for run in runs),
-        unfinished={run.seed: run.rounds for run in runs if not run.finished},
-        held_out=max(float(run.config.get("validation") or 0.0) for run in runs),
-        scored={run.seed: scored for run in runs if run.finished and (scored := run.scored_at)},
-    )
-
-
-def terms_sentences(terms: Mapping[str, ScoringTerms]) -> list[str]:
-    """Sentences on unusual terms of scoring; none if all rounds were run and scored on the test set."""
-    lines = []
-    if shares := sorted({one.held_out for one in terms.values()} - {0.0}):
-        named = " and ".join(f"{share:.0%}" for share in shares)
+def remarks_on(name: str, runs: Sequence[RunData]) -> list[str]:
+    """Sentences on unusual terms of scoring of a method's runs: other samples than the test set, and
+    fewer rounds, replies or clients. name: of the method in the sentences."""
+    lines = list[str]()
+    if held_out := max(float(run.config.get("validation") or 0.0) for run in runs):
         lines.append(
-            f"Scored on {named} of the training samples, which were held out, and not on the test set."
+            f"Scored on {held_out:.0%} of the training samples, which were held out, and not on the test set."
         )
-    if at_fewer := {method: [*one.scored.values()] for method, one in terms.items() if one.scored}:
-        each = ", ".join(_clients_text(method, scored) for method, scored in at_fewer.items())
-        lines.append(f"Scored at fewer clients than have test samples, as {MISSING_REASON}: {each}.")
-    if early := {method: one for method, one in terms.items() if one.ended}:
-        each = ", ".join(
-            f"{m} after {range_text(one.ended.values())} of {one.rounds}" for m, one in early.items()
-        )
-        judged = (
-            " Patience judged by the scores of this table."
-            if any(one.judged for one in early.values())
-            else ""
-        )
-        lines.append(f"Ended before their last round: {each}.{judged}")
-    if half := [(m, one, seed) for m, one in terms.items() for seed in one.unfinished]:
-        each = ", ".join(
-            f"{m} seed {seed} (round {one.unfinished[seed]} of {one.rounds})"
-            for m, one, seed in half[:MOST_UNFINISHED]
-        )
+    received, used = (sum(getattr(run.replies, count) for run in runs) for count in ("received", "used"))
+    untrained, asked = sum(not run.replies.enough for run in runs), max(run.asked for run in runs)
+    lines.append(lost_replies(name, received, used, untrained, len(runs)))
+    if scored := [run.scored_at for run in runs if run.finished and run.scored_at]:
+        own = " (personal)" if all(one.own for one in scored) else ""
+        there, of = (range_text([getattr(one, count) for one in scored]) for count in ("there", "of"))
         lines.append(
-            "Not finished, and scored by the rounds that there are:"
-            f" {each}{', …' if len(half) > MOST_UNFINISHED else ''}."
+            f"{name}{own} was scored at {there} of {of} clients with test samples, as {MISSING_REASON}."
         )
-    return lines
-
-
-def _clients_text(method: str, scored: Sequence[Coverage]) -> str:
-    """`FedBN at 12 to 14 of 20`."""
-    own = " (personal)" if all(one.own for one in scored) else ""
-    return (
-        f"{method}{own} at {range_text([one.there for one in scored])} of"
-        f" {range_text([one.of for one in scored])}"
-    )
+    if any(run.planned < run.asked for run in runs):
+        judged = ", judged by these scores" if any(run.config.get("patience") for run in runs) else ""
+        rounds = range_text([run.planned for run in runs])
+        lines.append(f"{name} ended after {rounds} of {asked} rounds{judged}.")
+    if half := [f"seed {run.seed} (round {run.rounds} of {asked})" for run in runs if not run.finished]:
+        more = ", …" if len(half) > MOST_NAMED else ""
+        named = f"{', '.join(half[:MOST_NAMED])}{more}"
+        lines.append(f"{name} is not finished, and scored by the rounds that there are: {named}.")
+    return [line for line in lines if line]
 
 
 def range_text(rounds: Collection[int]) -> str:
     """`12`, or `8 to 12`."""
-    first, *_, last = [*sorted(rounds), max(rounds)]
+    first, last = min(rounds), max(rounds)
     return f"{first}" if first == last else f"{first} to {last}"
 
 
+MOST_NAMED = 4
+"""The most unfinished runs that a sentence names."""
 TARGET_SHARE = 0.95
 """The default target is this share of the best method's final score."""
 
@@ -214,9 +168,9 @@ class MethodSummary:
     over the `reached` seeds that attained it. final: the score that ranks. at_clients: by seed, the mean over
     clients, on their own test rows, of the global model or of their own models, whichever is better;
     client_tests: how many rows these are.
-    received, used: replies over all seeds. untrained: seeds in which too few replies were used. further:
-    requested metrics besides the main score. terms: of scoring. doubt: a reason to distrust the scores, if
-    many replies were dropped. gap: to the leader; None for the leader and for references.
+    untrained: seeds in which too few replies were used. further: requested metrics besides the main score.
+    remarks: sentences on the terms of scoring. doubt: a reason to distrust the scores, if many replies were
+    dropped. gap: to the leader; None for the leader and for references.
     """
 
     method: str
@@ -244,8 +198,6 @@ class MethodSummary:
     rounds_to: Score = NO_SCORE
     final: Score = NO_SCORE
     gap: Gap | None = None
-    received: int = 0
-    used: int = 0
     untrained: int = 0
     metric: str = "accuracy"
     by_last: bool = False
@@ -253,7 +205,7 @@ class MethodSummary:
     at_clients: dict[int, float] = field(default_factory=dict)
     client_tests: int = 0
     further: ExtraScores = field(default_factory=dict)
-    terms: ScoringTerms = ScoringTerms()
+    remarks: tuple[str, ...] = ()
 
 
 def summary_table(runs: Sequence[RunData], target: float | None = None) -> list[MethodSummary]:
@@ -288,30 +240,26 @@ def leader_of(runs: Sequence[RunData]) -> str:
 
 def _finals(runs: Sequence[RunData]) -> dict[str, float]:
     """The mean final score over seeds of each competing method that has one."""
+    means = {method: Score.of([*by_seed.values()]).mean for method, by_seed in _finals_by_seed(runs).items()}
+    return {method: mean for method, mean in means.items() if not math.isnan(mean)}
+
+
+def _finals_by_seed(runs: Sequence[RunData]) -> dict[str, dict[int, float]]:
+    """The final score of each competing method by seed."""
     by_last = ranks_by_last_round(runs)
-    scores = {
-        m: Score.of([final(r, by_last) for r in g])
-        for m, g in by_method(runs).items()
-        if not g[0].is_reference
-    }
-    return {method: score.mean for method, score in scores.items() if score.n}
+    groups = by_method([run for run in runs if not run.is_reference])
+    return {method: {r.seed: final(r, by_last) for r in group} for method, group in groups.items()}
 
 
 def against(runs: Sequence[RunData], leader: str) -> dict[str, Gap]:
     """The gaps of all other competing methods to the leader, paired by seed."""
-    by_last = ranks_by_last_round(runs)
-    finals = {
-        m: {r.seed: final(r, by_last) for r in g} for m, g in by_method(runs).items() if not g[0].is_reference
-    }
-    others, which = [m for m in finals if m != leader], kind(runs[0].metric)
+    finals, which = _finals_by_seed(runs), kind(runs[0].metric)
     gaps: dict[str, Gap] = {}
-    for method in others:
-        seeds = sorted(finals[leader].keys() & finals[method].keys())
-        pairs = [(finals[leader][s], finals[method][s]) for s in seeds]
-        pairs = [pair for pair in pairs if not any(map(math.isnan, pair))]
-        ahead = [which.ahead(theirs, ours) for theirs, ours in pairs]
-        p = paired_p(*zip(*pairs)) if pairs else NAN
-        gaps[method] = Gap(float(np.mean(ahead)) if ahead else NAN, sum(a > 0 for a in ahead), len(ahead), p)
+    for method in [m for m in finals if m != leader]:
+        best, ours = common_seeds(finals[leader], finals[method])
+        ahead = which.ahead(1.0, 0.0) * (best - ours)
+        behind = float(ahead.mean()) if len(ahead) else NAN
+        gaps[method] = Gap(behind, int((ahead > 0).sum()), len(ahead), paired_p(best.tolist(), ours.tolist()))
     corrected = holm([gap.p for gap in gaps.values()])
     return {method: replace(gap, p=p) for (method, gap), p in zip(gaps.items(), corrected, strict=True)}
 
@@ -348,8 +296,6 @@ def _scored(runs: Sequence[RunData], by_last: bool, target: float) -> MethodSumm
         down=_mean_bytes(runs, "down"),
         to_target=to_target,
         rounds_to=Score.of([rounds_to(r, target) for r in runs]),
-        received=sum(r.replies.received for r in runs),
-        used=sum(r.replies.used for r in runs),
         untrained=sum(not r.replies.enough for r in runs),
         target=target,
         reached=to_target.n,
@@ -361,7 +307,7 @@ def _scored(runs: Sequence[RunData], by_last: bool, target: float) -> MethodSumm
         at_clients=_at_clients(runs, by_last),
         client_tests=sum(runs[0].federation.get("sizes", {}).get("test", [])),
         further=extra_scores(runs, by_last),
-        terms=terms_of(runs),
+        remarks=tuple(remarks_on(runs[0].method, runs)),
     )
 
 
@@ -406,18 +352,11 @@ def benefit_sentence(summaries: Sequence[MethodSummary]) -> str:
     if alone is None or best is None:
         return ""
     method, ours, theirs = best
-    which = kind(alone.metric)
-    factor, points = (100, "points") if which.share else (1, which.title)
-    ahead = factor * which.ahead(1.0, 0.0) * (ours - theirs)
     rounds = "after the last round" if alone.by_last else "over the last ten rounds"
-    chance = ("", 0.0)
-    if which.share and (n := alone.client_tests):
-        p, q = float(ours.mean()), float(theirs.mean())
-        chance = f"{n:,} test samples", 100 * SURE * math.sqrt((p * (1 - p) + q * (1 - q)) / (n + 2))
+    reached, without = (with_unit(float(scores.mean()), alone.metric) for scores in (ours, theirs))
     return (
-        f"On the clients' own test samples, in the mean over clients {rounds}, {method} reaches"
-        f" {with_unit(float(ours.mean()), alone.metric)} and training alone"
-        f" {with_unit(float(theirs.mean()), alone.metric)}: {_judgement(method, ahead, points, chance)}."
+        f"On the clients' own test samples, in the mean over clients {rounds}, {method} reaches {reached} and"
+        f" training alone {without}: {_judgement(method, ours, theirs, alone)}."
     )
 
 
@@ -428,7 +367,7 @@ def best_at_clients(summaries: Sequence[MethodSummary]) -> tuple[str, np.ndarray
     """
     if (alone := _local_training(summaries)) is None:
         return None
-    paired = [(s.method, *_paired(s.at_clients, alone.at_clients)) for s in summaries if not s.reference]
+    paired = [(s.method, *common_seeds(s.at_clients, alone.at_clients)) for s in summaries if not s.reference]
     which = kind(alone.metric)
     nonempty = (pair for pair in paired if len(pair[1]))
     return max(nonempty, key=lambda pair: which.ahead(float(pair[1].mean()), 0.0), default=None)
@@ -438,51 +377,40 @@ def _local_training(summaries: Sequence[MethodSummary]) -> MethodSummary | None:
     return next((s for s in summaries if s.method == LOCAL), None)
 
 
-def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:
-    """The scores [S] and [S] of common seeds."""
-    seeds = sorted(ours.keys() & theirs.keys())
-    return np.array([ours[s] for s in seeds]), np.array([theirs[s] for s in seeds])
-
-
 SURE = 1.96
 """The least number of standard errors of a clear difference."""
 
 
-def _judgement(method: str, gaps: np.ndarray, points: str, chance: tuple[str, float]) -> str:
-    """The verdict in words. gaps: [S] leads of the method over local training. points: their unit. chance:
-    the test samples in words, and the lead that they may show by chance."""
-    mean, seeds = float(gaps.mean()), len(gaps)
-    ahead = method if mean > 0 else "training alone"
+def _judgement(method: str, ours: np.ndarray, theirs: np.ndarray, alone: MethodSummary) -> str:
+    """The verdict in words. ours, theirs: [S] scores of the method and of local training, in common seeds."""
+    which, seeds = kind(alone.metric), len(ours)
+    unit = "points" if which.share else which.title
+    gaps = (100 if which.share else 1) * which.ahead(1.0, 0.0) * (ours - theirs)
+
+    def text(*values: float) -> str:
+        return " to ".join(f"{v:.1f}" if which.share else significant(v, 3) for v in values)
+
     if not gaps.any():
         return "the two are equal"
+    mean = float(gaps.mean())
+    ahead, lead = method if mean > 0 else "training alone", f"{text(abs(mean))} {unit}"
     if seeds == 1:
-        return (
-            f"{ahead} is ahead by {_gap_text(abs(mean), points)} {points}, but one seed cannot tell whether"
-            " federating pays"
-        )
-    spread, (tests, noise) = float(gaps.std(ddof=1)), chance
-    if abs(mean) <= noise:
-        lead = f"{_gap_text(abs(mean), points)} {points} in the mean"
-        return (
-            f"the two cannot be told apart, for {ahead} is ahead by {lead}, and the {tests}, the same in all"
-            f" seeds, may show {_gap_text(noise, points)} by chance"
-        )
-    if (gaps > spread).all():
-        return f"federating pays, ahead in all {seeds} seeds by {_gap_range(gaps, points)}"
-    if (-gaps > spread).all():
-        return (
-            f"federating does not pay, for training alone is ahead in all {seeds} seeds by"
-            f" {_gap_range(-gaps, points)}"
-        )
-    often = int((gaps * np.sign(mean) > 0).sum())
-    by = f"{_gap_text(abs(mean), points)} ± {_gap_text(spread, points)} {points} in the mean"
-    return f"the two cannot be told apart, for {ahead} is ahead in {often} of {seeds} seeds, by {by}"
-
-
-def _gap_range(gaps: np.ndarray, points: str) -> str:
-    return f"{_gap_text(float(gaps.min()), points)} to {_gap_text(float(gaps.max()), points)} {points}"
-
-
-def _gap_text(gap: float, points: str) -> str:
-    """The gap with one decimal in points, with three digits in other units."""
-    return f"{gap:.1f}" if points == "points" else significant(gap, 3)
+        return f"{ahead} is ahead by {lead}, but one seed cannot tell whether federating pays"
+    if which.share and (n := alone.client_tests):
+        p, q = float(ours.mean()), float(theirs.mean())
+        noise = 100 * SURE * math.sqrt((p * (1 - p) + q * (1 - q)) / (n + 2))
+        if abs(mean) <= noise:
+            return (
+                f"the two cannot be told apart, for {ahead} is ahead by {lead} in the mean, and the {n:,}"
+                f" test samples, the same in all seeds, may show {text(noise)} by chance"
+            )
+    spread, leads = float(gaps.std(ddof=1)), gaps * np.sign(mean)
+    if (leads > spread).all():
+        by = f"ahead in all {seeds} seeds by {text(float(leads.min()), float(leads.max()))} {unit}"
+        if mean > 0:
+            return f"federating pays, {by}"
+        return f"federating does not pay, for training alone is {by}"
+    return (
+        f"the two cannot be told apart, for {ahead} is ahead in {int((leads > 0).sum())} of {seeds} seeds, by"
+        f" {text(abs(mean))} ± {text(spread)} {unit} in the mean"
+    )

@@ -1,15 +1,11 @@
-"""Pictures with two axes: scores over rounds or bytes, values in their own unit, and ROC curves.
-
-Scores are drawn in percent or in their own unit, with bands over seeds; each curve is named at its end.
-Receiver operating curves have log axes, which show low rates of false positives (Carlini et al., S&P 2022).
-"""
+"""Curves: scores over rounds or bytes, and values in their own unit, with bands over seeds; each is named at
+its end."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -22,7 +18,6 @@ from unskew.report.figures.svg import (
     label_with_value,
     least_step,
     line,
-    numbered_colour,
     plain_number,
     score_range,
     score_tick,
@@ -40,12 +35,7 @@ Unit = Callable[[float], str]
 
 
 def curves(
-    lines: Sequence[Line],
-    x_label: str,
-    y_label: str,
-    *,
-    log_x: bool = False,
-    unit: Unit = plain_number,
+    lines: Sequence[Line], x_label: str, y_label: str, *, log_x: bool = False, unit: Unit = plain_number
 ) -> str:
     """SVG text of lines; "" without lines. Shares are drawn in percent."""
     lines = [c for c in (c.thinned() for c in lines) if len(c.x)]
@@ -66,36 +56,6 @@ def curves(
     words = "; ".join(f"{c.name} ends at {value}" for c, value in zip(lines, written))
     data = _for_script(lines, (x, y), (x_label, y_label), unit)
     return svg(height, f"{y_label} against {x_label}. {words}", parts, data)
-
-
-LEAST_SHARE = 1e-3
-"""The lower end of both axes."""
-
-
-def roc(curves: Sequence[Mapping[str, Any]]) -> str:
-    """SVG text. curves: {"name", "fpr": [P], "tpr": [P]}, shares of false and of true positives, both
-    rising."""
-    if not curves:
-        return ""
-    left, right, top, bottom = 62, 300, 12, 50
-    height = max(340, top + bottom + 18 * len(curves))
-    x = Scale(LEAST_SHARE, 1.0, left, WIDTH - right, log=True)
-    y = Scale(LEAST_SHARE, 1.0, height - bottom, top, log=True)
-    parts = _y_axis(y, [(v, plain_number(v)) for v in y.ticks(5)], x.begin, x.end)
-    parts.append(x_axis(x, height - bottom, top, "false positives, share", plain_number, 4))
-    parts.append(line(x.begin, y.begin, x.end, y.end, "base"))
-    ends, words = [], []
-    for i, c in enumerate(curves):
-        at_one_percent = max((t for f, t in zip(c["fpr"], c["tpr"]) if f <= 0.01), default=0.0)
-        fpr, tpr = (np.clip(np.asarray(c[name], float), LEAST_SHARE, 1.0) for name in ("fpr", "tpr"))
-        drawn = Line(str(c["name"]), numbered_colour(i), fpr, tpr, np.zeros(len(fpr)))
-        value = f"{at_one_percent:.1%} at 1 %"
-        parts.append(_curve(drawn, x, y, value))
-        ends.append(_End(drawn.name, drawn.colour, float(x(fpr[-1])), float(y(tpr[-1])), value))
-        words.append(f"{drawn.name} catches {value}")
-    parts.append(_end_labels(ends, WIDTH - right, (top, height - bottom), 34))
-    label = f"True positives against false positives on log axes. {'; '.join(words)}"
-    return svg(height, label, parts)
 
 
 def _ends(lines: Sequence[Line]) -> tuple[float, float]:

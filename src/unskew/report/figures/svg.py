@@ -37,14 +37,9 @@ def colours(methods: Sequence[str], references: Sequence[str]) -> dict[str, str]
     All pictures of a page use them. References are grey and differ by their dash pattern.
     """
     competing = [m for m in methods if m not in references]
-    classes = {m: numbered_colour(i) for i, m in enumerate(competing)}
+    classes = {m: f"m{i % HUES}{_dash(i // HUES)}" for i, m in enumerate(competing)}
     classes |= {m: f"ref{_dash(i)}" for i, m in enumerate(r for r in methods if r in references)}
     return {m: f"{kind} method-{i}" for i, (m, kind) in enumerate(classes.items())}
-
-
-def numbered_colour(i: int) -> str:
-    """The CSS classes of the i-th line, counted from 0: eight colours, then the same colours dashed."""
-    return f"m{i % HUES}{_dash(i // HUES)}"
 
 
 def _dash(i: int) -> str:

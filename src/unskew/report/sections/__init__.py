@@ -144,22 +144,6 @@ def context_of(runs: Sequence[RunData], name: str, target: float | None = None) 
     )
 
 
-def run_with_same_clients(context: Context, group: Sequence[RunData]) -> RunData | None:
-    """The run of this method with the clients of the report's first run, or None."""
-    first = context.first
-    return next((run for run in group if run.seed == first.seed and not _differ(run, first)), None)
-
-
-def client_scores(run: RunData) -> dict[int, float]:
-    """The score of each client's own model, or else of the global model."""
-    return run.per_client("personal@client") or run.per_client("global@client")
-
-
-def _differ(run: RunData, other: RunData) -> bool:
-    """Whether two runs have different clients; centralised training has the clients' test samples."""
-    return run.federation.get("sizes", {}).get("test") != other.federation.get("sizes", {}).get("test")
-
-
 def render(template: str, **values: Any) -> Markup:
     """A template of the report or of a section with these values, escaped unless they are Markup.
 

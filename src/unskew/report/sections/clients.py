@@ -1,4 +1,4 @@
-"""The score of each client after the last round, as a row of dots for each method."""
+"""The score of each client after the last round: a row of dots for each method, and a table by name."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from unskew.report.analysis.numbers import noun, plural
+from unskew.data.samples.reading_notes import abbreviate
+from unskew.report.analysis.numbers import capitalise, noun, plural, with_unit
 from unskew.report.analysis.runs import RunData
+from unskew.report.analysis.summary import SURE, best_at_clients
 from unskew.report.figures.svg import (
     WIDTH,
     Scale,
@@ -27,22 +29,75 @@ from unskew.report.figures.svg import (
     x_axis,
 )
 from unskew.report.sections import AT_CLIENTS, Context, Scope, Section, render
+from unskew.round.run import LOCAL
 from unskew.scores import Kind, kind
 
 ORDER = 30
+MOST_ROWS = 50
+"""The most clients in a table; pictures show more."""
+MOST_NAMES = 10
+WORTH = (
+    " Clear is a gain over training alone whose 95 % interval (Agresti and Caffo, 2000) leaves out 0; among"
+    " many clients one in twenty may be called clear by chance."
+)
 
 
 def build(context: Context) -> Section | None:
-    """A tab per scope with a dot per client; None if no client was scored."""
+    """A tab per scope with a dot per client, and a table by name; None if no client was scored."""
     panels = [panel for scope in AT_CLIENTS if (panel := _panel(context, scope))]
-    if not panels:
+    heads, rows, lead, note = _table(context)
+    if not panels and not rows:
         return None
-    seeds = " of one seed" if context.seeds > 1 else ""
+    dots_note = ""
+    if panels:
+        seeds = " of one seed" if context.seeds > 1 else ""
+        dots_note = f"A dot is a client{seeds} after the last round, the bar the mean, the ring the worst."
+    html = render("clients.html.j2", group="spread", panels=panels, heads=heads, rows=rows)
+    notes = "\n".join(filter(None, (dots_note, note)))
+    return Section("Every client", "clients", html, lead=lead, note=notes, link="Clients")
+
+
+Rows = list[tuple[str, str, list[str]]]
+"""(client, number of test samples, cells)."""
+
+
+def _table(context: Context) -> tuple[list[str], Rows, str, str]:
+    """(headings, a row per client, lead, note) for the first seed; empty without scores of named clients or
+    without their numbers of samples."""
+    sizes = context.first.federation.get("sizes", {}).get("test", [])
+    names = context.first.federation.get("names", [])
+    runs = {
+        method: run
+        for method, group in context.methods.items()
+        for run in group
+        if run.seed == context.first.seed and run.federation.get("sizes", {}).get("test", []) == sizes
+    }
+    scores = {m: r.per_client("personal@client") or r.per_client("global@client") for m, r in runs.items()}
+    if not 2 <= len(names) <= MOST_ROWS or not any(scores.values()) or not any(sizes):
+        return [], [], "", ""
+    best = best_at_clients(context.summaries)
+    pair = (best[0], LOCAL) if best and context.metric == "accuracy" else ("", "")
+    federated, alone = (scores.get(method, {}) for method in pair)
+    rows, verdicts = Rows(), list[str]()
+    for k, (name, n) in enumerate(zip(names, sizes)):
+        if not n:
+            continue
+        cells = [with_unit(by.get(k, math.nan), context.metric).removesuffix(" %") for by in scores.values()]
+        if k in federated and k in alone:
+            verdicts.append(verdict(n, federated[k], alone[k]))
+            cells += [f"{100 * (federated[k] - alone[k]):+.1f}", verdicts[-1]]
+        rows.append((name, f"{n:,}", cells))
+    heads = [*scores, *((f"{pair[0]} over {LOCAL}", "worth it") if verdicts else ())]
+    seed = f" Seed {context.first.seed}." if context.seeds > 1 else ""
+    share = kind(context.metric).share
+    score = capitalise(context.score) + (" in %" if share else "")
+    example = ": with 25 of them, 80 % may as well be 64 or 96 %" if share else ""
     note = (
-        f"Each dot is a client{seeds} after the last round. The bar is the mean, the ring the worst client."
+        f"In the table: {score} on the client's own test samples after the last round, with the model that"
+        f" the client would use.{seed} A score on few samples is uncertain{example}."
+        f"{WORTH if verdicts else ''}{_absent(names, sizes)}"
     )
-    html = render("tabs.html.j2", group="spread", panels=panels)
-    return Section("Every client", "clients", html, note=note, link="Clients")
+    return heads, rows, _lead(pair[0], verdicts) if verdicts else "", note
 
 
 def _panel(context: Context, scope: Scope) -> tuple[str, str, Markup] | None:
@@ -166,3 +221,36 @@ def _for_script(s: Strip, places: Sequence[tuple[float, float]], names: Sequence
         for i, ((x, dy), name, v) in enumerate(zip(places, s.clients, s.values))
         if math.isfinite(v)  # JSON has no other numbers
     ]
+
+
+def verdict(n: int, federated: float, alone: float) -> str:
+    """Whether the gain of accuracies in [0, 1] on n samples is clear by the interval of Agresti and Caffo
+    (2000): "yes", "no" or "unclear".
+
+    With one success and one failure added to each, |p - q| exceeds 1.96 sqrt((p(1-p) + q(1-q)) / (n+2)).
+    """
+    p, q = ((share * n + 1) / (n + 2) for share in (federated, alone))
+    if abs(p - q) <= SURE * math.sqrt((p * (1 - p) + q * (1 - q)) / (n + 2)):
+        return "unclear"
+    return "yes" if p > q else "no"
+
+
+def _lead(method: str, verdicts: Sequence[str]) -> str:
+    better, worse, unclear = map(verdicts.count, ("yes", "no", "unclear"))
+    return (
+        f"With {method}, the best of these methods at the clients, federating is clearly better than training"
+        f" alone at {better} of {len(verdicts)} clients and clearly worse at {worse}; at {unclear} the test"
+        " samples are too few to say."
+    )
+
+
+def _absent(names: Sequence[str], sizes: Sequence[int]) -> str:
+    """A sentence, after a space, on the clients that have no row; "" if all have one."""
+    absent = [name for name, size in zip(names, sizes) if not size]
+    if not absent:
+        return ""
+    have = "has" if len(absent) == 1 else "have"
+    return (
+        f" {len(absent)} of {len(names)} clients {have} no test samples and no row:"
+        f" {abbreviate(absent, MOST_NAMES)}."
+    )

@@ -34,7 +34,7 @@ def build(context: Context) -> Section:
     """The table of all methods, a second table with more numbers, and all numbers as CSV."""
     summaries = context.summaries
     several = len(summaries) > 1
-    columns, groups = results_table.columns(summaries), results_table.column_groups(summaries)
+    columns = results_table.headings(summaries)
     shown = len(columns) if several else len(columns) - 1  # one method alone has nothing to be compared with
     html = render(
         "final_table.html.j2",
@@ -42,15 +42,13 @@ def build(context: Context) -> Section:
             (s, _class(s, several), results_table.cells(s)[:shown], context.colours[s.method])
             for s in summaries
         ],
-        groups=groups if several else groups[:-1],
         columns=columns[:shown],
-        caption=results_table.caption(summaries),
         note=note(summaries),
         target=_target(context),
         more=_extra_columns(summaries),
         noun=context.score,
         units=UNITS_OF[kind(context.metric).share],
-        csv=results_table.as_csv(summaries),
+        files={"table.csv": results_table.as_csv(summaries), "table.tex": results_table.latex(summaries)},
     )
     return Section("Methods compared" if several else "Scores", "table", html, link="Table")
 

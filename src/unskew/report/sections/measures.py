@@ -11,10 +11,8 @@ from markupsafe import Markup
 from unskew.report.analysis.numbers import three_digits
 from unskew.report.analysis.runs import EVALUATED, RunData
 from unskew.report.analysis.stats import NAN, Score
-from unskew.report.figures.bars import histograms
 from unskew.report.figures.curves import curves
-from unskew.report.figures.images import image_rows, tsne
-from unskew.report.figures.matrices import confusion, cross_site, exposure
+from unskew.report.figures.measures import confusion, cross_site, exposure, histograms, image_rows, tsne
 from unskew.report.sections import Context, Section, figure, render
 
 ORDER = 90

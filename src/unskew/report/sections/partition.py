@@ -1,4 +1,4 @@
-"""The classes of each client: the number of samples of each class at each client."""
+"""The data: the number of samples of each class at each client, and remarks of the reader of own data."""
 
 from __future__ import annotations
 
@@ -20,19 +20,38 @@ from unskew.report.figures.svg import (
     svg,
     text,
 )
-from unskew.report.sections import Context, Section, figure
+from unskew.report.sections import Context, Section, figure, render
 
 ORDER = 60
+TITLES = {
+    "scaled": "scaled",
+    "labels": "labels",
+    "sites": "sites",
+    "left out": "left out",
+    "note": "to check",
+}
+"""The subjects of remarks in words."""
 
 
 def build(context: Context) -> Section | None:
-    """The partition of the first competing run, without a picture if labels were not counted; None without
-    labels."""
+    """The partition of the first competing run, without a picture if labels were not counted, and the remarks
+    on the data of all runs by subject; None without either."""
     run = context.first
-    if not run.federation.get("labels"):
+    remarks = dict.fromkeys(
+        (topic, text) for each in context.runs for topic, text in each.federation.get("understood", [])
+    )
+    labelled = bool(run.federation.get("labels"))
+    if not labelled and not remarks:
         return None
-    html = figure(partition_map(run.federation))
-    return Section("Who holds what", "partition", html, lead=sentence(run), link="Partition")
+    topics = dict.fromkeys([*TITLES, *(topic for topic, _ in remarks)])
+    by_topic = {topic: [text for about, text in remarks if about == topic] for topic in topics}
+    html = render(
+        "partition.html.j2",
+        picture=figure(partition_map(run.federation)) if labelled else "",
+        rows=[(TITLES.get(topic, topic), texts) for topic, texts in by_topic.items() if texts],
+    )
+    lead = sentence(run) if labelled else ""
+    return Section("Who holds what", "partition", html, lead=lead, link="Data")
 
 
 def sentence(run: RunData) -> str:

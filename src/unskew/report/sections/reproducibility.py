@@ -1,4 +1,4 @@
-"""Repeating the runs: the command, their settings, the environment, and events."""
+"""What the terms of the page mean, and how to repeat the runs: commands, settings, environment, events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from unskew.formats import documents
 from unskew.report.analysis.numbers import plural
 from unskew.report.analysis.runs import RunData, read_json
-from unskew.report.sections import Context, Section, render
+from unskew.report.sections import Context, Section, render, scopes
 
 ORDER = 100
 ORDER_FILE = "deploy.json"
@@ -20,11 +20,15 @@ MOST_COMMANDS = 20
 
 
 def build(context: Context) -> Section:
-    """The command and settings that repeat the runs, and their events."""
+    """Definitions, the command and settings that repeat the runs, and their events."""
     shared, differing = settings(context)
     events = [(r, e) for r in context.runs for e in r.events if e.get("code") != "round"]
     html = render(
         "reproducibility.html.j2",
+        metric=context.metric,
+        seeds=context.seeds,
+        held_out=any(run.config.get("validation") for run in context.runs),
+        of_all=scopes(context.first.federation)[0].meaning,
         command=command(context),
         methods=list(context.methods),
         differing=differing,
@@ -34,7 +38,7 @@ def build(context: Context) -> Section:
         events=events[:MOST_EVENTS],
         more=len(events) - MOST_EVENTS,
     )
-    return Section("Repeat this", "repeat", html, link="Repeat this")
+    return Section("How it was measured", "repeat", html, link="How it was measured")
 
 
 def settings(context: Context) -> tuple[dict[str, Any], list[tuple[str, list[str]]]]:

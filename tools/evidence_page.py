@@ -51,30 +51,21 @@ class Trial:
     lost: float
 
 
-def trials(
-    goal: Goal, methods: Sequence[str], known: Sequence[Setting] | None = None, always: str = ""
-) -> list[Trial]:
-    """A trial for every setting. methods: the candidates, with FedAvg.
-
-    always: a method to name in every setting in place of the recommended one.
-    """
+def trials(goal: Goal, methods: Sequence[str], known: Sequence[Setting] | None = None) -> list[Trial]:
+    """A trial for every setting. methods: the candidates, with FedAvg."""
     known = settings() if known is None else known
-    return [
-        _left_out_trial(goal, methods, left, [s for s in known if s is not left], always) for left in known
-    ]
+    return [_left_out_trial(goal, methods, left, [s for s in known if s is not left]) for left in known]
 
 
-def _left_out_trial(
-    goal: Goal, methods: Sequence[str], left: Setting, others: Sequence[Setting], always: str
-) -> Trial:
+def _left_out_trial(goal: Goal, methods: Sequence[str], left: Setting, others: Sequence[Setting]) -> Trial:
     scores = {
         m: float(np.mean(list(left.scores[m].of(goal).values()))) for m in methods if _ran(left, m, goal)
     }
     order = sorted(scores, key=lambda m: -scores[m])
-    ranked = ranking(goal, [m for m in scores if m != LOCAL], nearest(left.skews, others))
-    named = always or advise(goal, ranked)
-    rank, lost = order.index(named) + 1, scores[order[0]] - scores[named]
-    return Trial(left.name, named, rank, len(order), order[0], lost)
+    named = advise(goal, ranking(goal, [m for m in scores if m != LOCAL], nearest(left.skews, others)))
+    return Trial(
+        left.name, named, order.index(named) + 1, len(order), order[0], scores[order[0]] - scores[named]
+    )
 
 
 def _ran(setting: Setting, method: str, goal: Goal) -> bool:
@@ -247,35 +238,22 @@ def _confirmation() -> list[str]:
 
 
 def _measures(known: Sequence[Setting]) -> str:
-    head = [
-        "setting",
-        "what it is",
-        "sites",
-        "samples a site and class",
-        "label skew",
-        "missing",
-        "feature skew",
-        "absent",
-        "seeds",
+    head = ["setting", "what it is", "sites", "samples a site and class", "label skew", "missing"]
+    rows = [
+        [
+            s.name,
+            s.about,
+            f"{s.skews.sites:.0f}",
+            f"{s.skews.of_class:.1f}",
+            f"{s.skews.label_skew:.2f}",
+            f"{s.skews.missing:.0%}",
+            "–" if s.skews.feature_skew is None else f"{s.skews.feature_skew:.2f}",
+            f"{s.skews.absent:.0%}",
+            str(len(s.scores[FEDAVG].sites)),
+        ]
+        for s in known
     ]
-    rows = []
-    for s in known:
-        k = s.skews
-        feature = "–" if k.feature_skew is None else f"{k.feature_skew:.2f}"
-        rows.append(
-            [
-                s.name,
-                s.about,
-                f"{k.sites:.0f}",
-                f"{k.of_class:.1f}",
-                f"{k.label_skew:.2f}",
-                f"{k.missing:.0%}",
-                feature,
-                f"{k.absent:.0%}",
-                str(len(s.scores[FEDAVG].sites)),
-            ]
-        )
-    return table(head, rows)
+    return table([*head, "feature skew", "absent", "seeds"], rows)
 
 
 def _scores(scored: Mapping[str, Mapping[str, Scores]], columns: Sequence[str], goal: Goal) -> str:
@@ -308,8 +286,6 @@ def _left_out(known: Sequence[Setting], methods: Sequence[str]) -> str:
         ]
         head = ["setting", "advised", "rank", "best", "points behind it"]
         parts += [f"**{aim.capitalize()}**: {_counted(every)}.", table(head, rows)]
-    always = {aim: trials(goal, among(goal), known, always=DEFAULT) for goal, aim in AIMS.items()}
-    parts += [f"To advise `{DEFAULT}` everywhere, {aim}: {_counted(every)}." for aim, every in always.items()]
     return "\n\n".join(parts)
 
 

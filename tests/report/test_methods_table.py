@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tools.methods_page import OVERVIEW_HEAD, overview_page
 from unskew.core.method import Method
 from unskew.methods import catalogue, registry
-from unskew.report.method_pages import OVERVIEW_HEAD, overview_page
 from unskew.report.method_profile import Profile
 from unskew.runs import conformance
 
