@@ -26,7 +26,7 @@ from unskew.round.loop import Loop
 from unskew.round.run import Run
 from unskew.runs import coverage, predictions
 from unskew.runs.coverage import FIRST_STAGE, MISSING_REASON, SCOPES, UsedReplies, doubt, incomplete_coverage
-from unskew.runs.export.export_folder import Format, write_export
+from unskew.runs.export import Format, write_export
 from unskew.runs.predictions import TrainedRun
 from unskew.scores import kind, of_setting
 
@@ -118,7 +118,7 @@ class SitePredictor(Predictor):
     ) -> list[Path]:
         """Write the model into a new folder, as `Result.export` does. client: only this site."""
         self._check_mine(client)
-        return write_export(self.trained, self.own.record, Path(folder), format, self.own.client)
+        return write_export(self.trained, Path(folder), format, self.own.client)
 
     def __repr__(self) -> str:
         if self.own.client is not None:
@@ -235,7 +235,7 @@ class Result(Predictor):
         Raises UsageError: E131 if the client's model is not available, E160 if the format does not support
         the model, E161 for an existing folder.
         """
-        return write_export(self.trained, self.record, Path(folder), format, client)
+        return write_export(self.trained, Path(folder), format, client)
 
     @property
     def understood(self) -> str:

@@ -176,7 +176,7 @@ def stranger(folder: Path) -> None:
         (folder / "runs" / name).rename(folder / name)
     (folder / "runs").rmdir()
     shutil.copytree(folder / "r", folder / "u")  # as a run that was interrupted
-    for name in ("model.safetensors", "model.md", "report.html"):
+    for name in ("model.safetensors", "report.html"):
         (folder / "u" / name).unlink()
     (folder / "u" / "state.previous.safetensors").replace(folder / "u" / "state.safetensors")
     study = {"data": "own.npz", "method": "fedavg", "model": "mlp", "skew": "iid", "clients": 2, "rounds": 2}

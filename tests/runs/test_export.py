@@ -17,8 +17,8 @@ from torch import nn
 import unskew
 from tests.samples import EVERYTHING
 from unskew.errors import UsageError
-from unskew.runs.export import export_folder
-from unskew.runs.export.exported_model import export_model, input_scaling
+from unskew.runs import export
+from unskew.runs.export import export_model, input_scaling
 from unskew.system import disk
 
 N = 45
@@ -156,8 +156,8 @@ def test_nothing_is_overwritten_and_nothing_is_left_behind(fedrdn, tmp_path, mon
 
 
 def test_a_model_that_answers_otherwise_is_not_written(fedrdn, tmp_path, monkeypatch):
-    off = replace(export_folder.FORMATS["safetensors"], answer=lambda content, whole, x: whole(x) + 0.01)
-    monkeypatch.setitem(export_folder.FORMATS, "safetensors", off)
+    off = replace(export.FORMATS["safetensors"], answer=lambda content, whole, x: whole(x) + 0.01)
+    monkeypatch.setitem(export.FORMATS, "safetensors", off)
     with pytest.raises(UsageError, match=r"E160 .*differ by up to 0.01"):
         fedrdn.export(tmp_path / "e")
     assert not (tmp_path / "e").exists()

@@ -87,7 +87,7 @@ def _disclosed(loop: Loop) -> list[str]:
 
 def _summed(loop: Loop) -> str:
     """Whether secure aggregation can hide what each client sends, and if not, why."""
-    from unskew.core.protection import sum_problem
+    from unskew.core.method import sum_problem
     from unskew.privacy.secure_aggregation import LEAST_SITES
 
     for part in loop.method.parts:

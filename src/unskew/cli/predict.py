@@ -190,8 +190,8 @@ class ExportArguments(ModelOptions):
 
 
 def export(arguments: ExportArguments) -> None:
-    """Write a run's model as a folder that can be used without unskew: the model, model.json, the model card,
-    and how to load it.
+    """Write a run's model as a folder that can be used without unskew: the model, model.json, and how
+    to load it.
 
     No code in the run's folder is executed, and the training samples are not needed.
     """

@@ -16,19 +16,14 @@ from unskew.data.clients.federation import RemoteFederation
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import StateError, UnskewError, UsageError, printable
 from unskew.federation.protocol.study_rules import SiteView, prepare
-from unskew.federation.site.site_ledger import HEADER_SHARE, RunLedger, SiteLedger, named_scores, run_rows
 from unskew.federation.site.site_run_folder import PRIVATE, RECEIVED, SETUP, STATELESS
 from unskew.records import checkpoints
 from unskew.records.private_state import MemoryStore
-from unskew.records.record import Record
-from unskew.records.rows import Row, scope_row
 from unskew.round.clients import Broadcast
 from unskew.round.run import Run
 from unskew.runs.assemble import trainer_of
 from unskew.runs.predictions import TrainedRun
 from unskew.runs.reopen import UserCode, check_weights, rebuild
-
-SCOPE_OF_WEIGHTS = {"global": "global@client", "kept": "personal@client", "personal": "personal@client"}
 
 
 @dataclass(frozen=True)
@@ -36,14 +31,12 @@ class SiteModel:
     """A site's model. trained: makes predictions.
 
     client: number of the client with this personal model, None if the method has only the global one. site:
-    its name. record: its last scores and what has left it. kept: the round of its private state, 0 for
-    none.
+    its name. kept: the round of its private state, 0 for none.
     """
 
     trained: TrainedRun
     client: int | None
     site: str
-    record: Record
     kept: int
 
 
@@ -83,7 +76,7 @@ def open_site_model(path: Path, code: UserCode, data: Dataset | None = None) -> 
     private = _private(path, base)
     store.put(t, {k: private})
     scope = k if _has_personal_model(run) else None
-    return SiteModel(TrainedRun(run, start, store), scope, site, _record(path, k, t), base if private else 0)
+    return SiteModel(TrainedRun(run, start, store), scope, site, base if private else 0)
 
 
 def _has_personal_model(run: Run) -> bool:
@@ -120,36 +113,3 @@ def _private(path: Path, base: int) -> Tree:
         text = f"the private state after round {base} is not in {path} any more; copy it back there."
         raise StateError("E201", text)
     return {}
-
-
-def _record(path: Path, k: int, t: int) -> Record:
-    """The last scores on the site's samples, and what has left it; empty if they cannot be read."""
-    record, number = Record(), path.name
-    try:
-        ledger = SiteLedger.read(path.parent.parent).runs[number]
-        rows = run_rows(path.parent.parent, number)
-        scores = named_scores([row for row in rows if row["t"] == t], ledger)
-        record.add(
-            "metrics",
-            [scope_row(t, SCOPE_OF_WEIGHTS[scope], name, value) for scope, name, value in scores],
-        )
-        record.add("ledger", [_ledger_row(row, ledger, k) for row in rows])
-    except (UnskewError, OSError, KeyError, TypeError, ValueError, AttributeError):
-        return Record()
-    return record
-
-
-def _ledger_row(row: Row, ledger: RunLedger, k: int) -> Row:
-    """A row of the site's ledger in the form of a run's. Readers and guarantees are in leaves.txt."""
-    name = str(row["share"])
-    is_statistic = name == HEADER_SHARE or name.startswith("score/")
-    return {
-        "t": int(row["t"]),
-        "way": "up",
-        "share": "w" if name == "weights" else name,
-        "clients": [k],
-        "bytes": int(row["bytes"]),
-        "kind": "statistics" if is_statistic else ledger.kinds.get(name, ""),
-        "reads": "leaves.txt",
-        "guarantee": "leaves.txt",
-    }

@@ -1,8 +1,8 @@
-"""The folder of an exported model: the model, model.json, the model card, and code that loads it.
+"""The folder of an exported model: the model, model.json, and code that loads it.
 
 model.safetensors    the weights alone, by their names in the module (the format safetensors)
 model.pt2            a graph for PyTorch, which needs neither unskew nor the model's source (torch-export)
-model.json, model.md, load.py
+model.json, load.py
 
 model.json has everything that a program needs to use the model without unskew. Samples of a folder of images
 are in [0, 1] already, so their `divided_by` is 1.
@@ -15,34 +15,195 @@ import hashlib
 import io
 import json
 import logging
+import math
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from unskew import models
-from unskew.core.part import overrides
-from unskew.data.clients.federation import Federation
+from unskew.core.client import Client, replace_fields
+from unskew.core.network import Network
+from unskew.core.part import Part, overrides
+from unskew.core.trees import Weights, tree_map
+from unskew.data.clients.federation import Federation, RemoteFederation
 from unskew.errors import UsageError, excerpt, suggestion
 from unskew.formats.specs import without_folders
 from unskew.models.blocks import outputs
 from unskew.models.hf_folder import folder_in
-from unskew.records.checkpoints import State
-from unskew.records.record import Record
+from unskew.round.clients import Broadcast
+from unskew.round.evaluation import Evaluation
 from unskew.round.precision import torch_defaults
 from unskew.round.run import Run
-from unskew.runs import model_card, predictions
-from unskew.runs.export import exported_model
-from unskew.runs.export.exported_model import ExportedModel, export_model
-from unskew.runs.predictions import TrainedRun
+from unskew.round.samples import load_samples
+from unskew.round.trainer import Trainer
+from unskew.runs import predictions
+from unskew.runs.assemble import trainer_of
+from unskew.runs.predictions import RemoteRows, TrainedRun
 from unskew.system import disk
 from unskew.version import revision
+
+LINEAR_TOLERANCE = 1e-9
+"""The largest relative deviation from a linear function in double precision."""
+
+
+@dataclass(frozen=True)
+class InputScaling:
+    """Scales inputs to (x / divided_by - mean) / std by channel.
+
+    divided_by: the largest number of the samples' type. mean, std: float64 [C].
+    """
+
+    divided_by: float
+    mean: Tensor
+    std: Tensor
+
+    def apply(self, x: Tensor) -> Tensor:
+        """The float32 inputs of the model for raw samples [N, C, ...]."""
+        row = (1, -1, *[1] * (x.dim() - 2))
+        mean, std = (values.to(x.device, torch.float32).reshape(row) for values in (self.mean, self.std))
+        return (x.to(torch.float32) / self.divided_by - mean) / std
+
+
+def input_scaling(
+    prepare: Callable[[Tensor], Tensor], shape: tuple[int, ...], divided_by: float
+) -> InputScaling:
+    """The constants of a function `prepare` of samples [1, *shape] in natural units.
+
+    Raises UsageError (E160) for a function that does more than shift and scale each channel.
+    """
+    nothing, one = (torch.full((1, *shape), value, dtype=torch.float64) for value in (0.0, 1.0))
+    shift, scale = prepare(nothing), prepare(one) - prepare(nothing)
+    sample = torch.linspace(-3, 3, math.prod(shape), dtype=torch.float64).reshape(1, *shape)
+    expected = scale * sample + shift
+    straight = torch.allclose(prepare(sample), expected, rtol=LINEAR_TOLERANCE, atol=LINEAR_TOLERANCE)
+    shift_CP, scale_CP = shift.reshape(shape[0], -1), scale.reshape(shape[0], -1)
+    alike = bool((shift_CP == shift_CP[:, :1]).all() and (scale_CP == scale_CP[:, :1]).all())
+    if not straight or not alike or not bool((scale_CP[:, 0] != 0).all()):
+        text = (
+            "this method does more to its inputs than to shift and scale each channel, which no export holds"
+        )
+        raise UsageError("E160", f"{text}; predict with unskew (unskew.load, unskew predict).")
+    return InputScaling(divided_by, -shift_CP[:, 0] / scale_CP[:, 0], 1 / scale_CP[:, 0])
+
+
+class ExportedModel(nn.Module):
+    """A module from raw samples [N, *shape] to logits [N, C, ...].
+
+    model: a plain module with the weights. weights: by the run's names. inputs: the scaling of samples, None
+    if the model looks them up. answers: Parts that change the logits,
+    with the client that each sees. client: the name of the client with
+    this model, "" for the global one.
+    """
+
+    def __init__(
+        self,
+        net: Network,
+        w: Weights,
+        inputs: InputScaling | None,
+        answers: Mapping[Part, Client] | None = None,
+        client: str = "",
+    ):
+        super().__init__()
+        self.model, self.weights = net.module_with(w), w
+        self._net, self.inputs, self.answers, self.client = net, inputs, answers or {}, client
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.inputs.apply(x) if self.inputs else x.to(torch.float32)
+        tensors = dict(self.model.named_parameters(remove_duplicate=False))
+        z, h = self._net.run(tensors | dict(self.model.named_buffers(remove_duplicate=False)), x)
+        for part, client in self.answers.items():
+            z = part.scores(z, h, replace_fields(client, inputs=x))
+        return z
+
+
+def export_model(trained: TrainedRun, client: int | str | None = None) -> ExportedModel:
+    """The model of a run on the CPU, in evaluation mode.
+
+    client: name or number of the client with the model; default: the global model. Raises UsageError: E131 if
+    the model is not here, E109 for an unknown client, E160 for a model that contains more than weights.
+    """
+    federation = trained.run.federation
+    if federation.layout:
+        text = "samples have several inputs, and an exported model takes one"
+        raise UsageError("E160", f"{text}; predict with unskew, or use result.model in your own code.")
+    k = predictions.client_number(federation, client)
+    name = federation.name_of(k) if k >= 0 else ""
+    trainer = trainer_of(trained.run)
+    try:
+        private = trained.private(trainer, k)
+        if isinstance(federation, RemoteFederation):
+            trainer.samples = replace(trainer.samples, rows=RemoteRows())
+        empty = load_samples(np.zeros((0, *federation.shape), np.float32), trainer.device)
+        evaluation = Evaluation(trainer, empty, np.zeros(0, np.int64), [])
+        with trainer.evaluating():
+            w = _on_cpu(evaluation.weights_of(k, trained.end, private, own=k >= 0))
+            if others := sorted(w.keys() - trainer.net.initial.keys()):
+                text = f"the own model of {name} holds '{others[0]}', which is made of its training samples"
+                raise UsageError("E160", f"{text}; it stays where they are: use Result.predict there.")
+            start = replace(trained.end, weights=w, down=_on_cpu(trained.end.down))
+            seen = trainer.client(k, start, "", w, _on_cpu(private))
+            seen = replace_fields(seen, counts=seen.counts.cpu())
+            seen_by = {
+                p: replace_fields(seen, down=start.down.get(p.name, {})) for p in trainer.hooks["scores"]
+            }
+            scaling = _scaling_of(trained, trainer, seen, start)
+            return ExportedModel(trainer.net, w, scaling, seen_by, name).eval()
+    finally:
+        trainer.close()
+
+
+def _scaling_of(trained: TrainedRun, trainer: Trainer, seen: Client, start: Broadcast) -> InputScaling | None:
+    """The scaling of samples by settings and Parts; None if the model looks up whole numbers."""
+    federation = trained.run.federation
+    if trainer.net.embeds:
+        return None
+
+    def prepare(x: Tensor) -> Tensor:
+        mean, std = (torch.tensor(v, dtype=torch.float64) for v in federation.applied or ((0.0,), (1.0,)))
+        row = (1, -1, *[1] * (x.dim() - 2))
+        return trainer.prepared((x - mean.reshape(row)) / std.reshape(row), seen, start)
+
+    return input_scaling(prepare, federation.shape, predictions.input_facts(federation)["divided_by"])
+
+
+def _on_cpu(tree: Any) -> Any:
+    return tree_map(lambda t: t.detach().cpu(), dict(tree))
+
+
+TRIED_SAMPLES = 3
+"""The number of samples that check an export; not 2, the number with which a graph is traced."""
+WHOLE_TYPES = {"uint8": torch.uint8, "uint16": torch.uint16}
+
+
+def sample_type(dtype: str, whole: ExportedModel) -> str:
+    """The type of an exported model's input. dtype: of the training samples.
+
+    Bytes and 16-bit numbers keep their type if they are divided; whole numbers for a lookup are int64.
+    """
+    if whole.inputs is None:
+        return "int64"
+    return dtype if dtype in WHOLE_TYPES and whole.inputs.divided_by > 1 else "float32"
+
+
+def example_samples(whole: ExportedModel, shape: tuple[int, ...], dtype: str, count: int) -> Tensor:
+    """Deterministic samples [count, *shape] of this type, spread over the range of the training samples."""
+    even = (torch.arange(count * math.prod(shape)) * 0.6180339887498949 % 1).reshape(count, *shape)
+    if whole.inputs is None:
+        tables = (m for m in whole.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag))
+        return (even * min((m.num_embeddings for m in tables), default=2)).long()
+    if dtype in WHOLE_TYPES:
+        return (even * whole.inputs.divided_by).round().to(WHOLE_TYPES[dtype])
+    row = (1, -1, *[1] * (len(shape) - 1))
+    mean, std = (v.reshape(row) for v in (whole.inputs.mean, whole.inputs.std))
+    return ((even * 4 - 2) * std + mean).float()
 
 
 @dataclass(frozen=True)
@@ -201,7 +362,7 @@ def _build_call(model: str, shape: tuple[int, ...], classes: int, pixels: list[i
 
 
 Format: TypeAlias = Literal["safetensors", "torch-export"]
-SNIPPETS = Path(__file__).parent / "snippets"
+SNIPPETS = Path(__file__).parent / "export_snippets"
 LOGIT_TOLERANCE = 1e-4
 """The largest difference of logits relative to the largest logit; graphs sum in another order."""
 
@@ -209,7 +370,6 @@ LOGIT_TOLERANCE = 1e-4
 @torch_defaults()
 def write_export(
     trained: TrainedRun,
-    record: Record,
     out: Path,
     kind: Format = "safetensors",
     client: int | str | None = None,
@@ -229,17 +389,15 @@ def write_export(
     _check_name(out)
     form, whole = FORMATS[kind], export_model(trained, client)
     shape = trained.run.federation.shape
-    dtype = exported_model.sample_type(predictions.input_facts(trained.run.federation)["dtype"], whole)
-    content: bytes = form.write(whole, exported_model.example_samples(whole, shape, dtype, 2), trained.run)
-    x = exported_model.example_samples(whole, shape, dtype, exported_model.TRIED_SAMPLES)
+    dtype = sample_type(predictions.input_facts(trained.run.federation)["dtype"], whole)
+    content: bytes = form.write(whole, example_samples(whole, shape, dtype, 2), trained.run)
+    x = example_samples(whole, shape, dtype, TRIED_SAMPLES)
     _check_answers(content, form, whole, x, trained, client)
     facts = {"file": form.file, "sha256": hashlib.sha256(content).hexdigest()}
     facts |= model_facts(trained, whole, kind, dtype)
-    now = State(trained.end.t, whole.weights, {})
     files: dict[str, bytes | str] = {
         form.file: content,
         "model.json": json.dumps(facts, indent=2) + "\n",
-        model_card.FILE: model_card.card_text(trained.run, record, now),
         "load.py": (SNIPPETS / f"{kind}.txt").read_text(),
     }
     try:
