@@ -26,7 +26,7 @@ from unskew.round.loop import Loop
 from unskew.round.run import Run
 from unskew.runs import coverage, predictions
 from unskew.runs.coverage import FIRST_STAGE, MISSING_REASON, SCOPES, UsedReplies, doubt, incomplete_coverage
-from unskew.runs.export import Format, write_export
+from unskew.runs.export import write_export
 from unskew.runs.predictions import TrainedRun
 from unskew.scores import kind, of_setting
 
@@ -110,15 +110,10 @@ class SitePredictor(Predictor):
                 "E131", f"{self.path} holds the model of {self.own.site} alone; leave the client out."
             )
 
-    def export(
-        self,
-        folder: str | Path,
-        format: Format = "safetensors",
-        client: int | str | None = None,
-    ) -> list[Path]:
+    def export(self, folder: str | Path, client: int | str | None = None) -> list[Path]:
         """Write the model into a new folder, as `Result.export` does. client: only this site."""
         self._check_mine(client)
-        return write_export(self.trained, Path(folder), format, self.own.client)
+        return write_export(self.trained, Path(folder), self.own.client)
 
     def __repr__(self) -> str:
         if self.own.client is not None:
@@ -223,19 +218,14 @@ class Result(Predictor):
             for k in range(federation.clients)
         ]
 
-    def export(
-        self,
-        folder: str | Path,
-        format: Format = "safetensors",
-        client: int | str | None = None,
-    ) -> list[Path]:
-        """Write the model into a new folder, for use without unskew, and return the new files.
+    def export(self, folder: str | Path, client: int | str | None = None) -> list[Path]:
+        """Write the model as a graph for PyTorch into a new folder, for use without unskew, and return the
+        new files.
 
-        format: "safetensors" (weights) or "torch-export" (a graph for PyTorch). client: as for `predict`.
-        Raises UsageError: E131 if the client's model is not available, E160 if the format does not support
-        the model, E161 for an existing folder.
+        client: as for `predict`. Raises UsageError: E131 if the client's model is not available, E160 if no
+        graph holds the model, E161 for an existing folder.
         """
-        return write_export(self.trained, Path(folder), format, client)
+        return write_export(self.trained, Path(folder), client)
 
     @property
     def understood(self) -> str:

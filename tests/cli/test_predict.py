@@ -96,7 +96,7 @@ def test_a_model_is_exported_and_nothing_overwritten(ours):
     done = call("export", "r", "e", "--client", "1", cwd=ours.path.parent)
     assert done.code == 0, done.err
     assert done.out.split() == [
-        *(f"e/{n}" for n in ("model.safetensors", "model.json", "load.py")),
+        *(f"e/{n}" for n in ("model.pt2", "model.json", "load.py")),
         "next",
         "python",
         "-i",

@@ -7,7 +7,8 @@ from all seeds of the comparison. `tuning.json` holds the results by method, so 
 not tune anything twice.
 
 The learning rate of every method and reference is searched from a tenth of the comparison's value (at least
-lr_min) to ten times that value. All numbers of a Part are searched likewise, within their declared range, except
+lr_min) to ten times that value. All numbers of a Part are searched likewise, within their declared range,
+except
 
     values that the user wrote, in brackets or with --set, or that a preset stands for: the user's choice
     whole numbers, words, True and False: they mostly decide what is computed, sent or paid for

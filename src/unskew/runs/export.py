@@ -1,11 +1,13 @@
-"""The folder of an exported model: the model, model.json, and code that loads it.
+"""The folder of an exported model: a graph for PyTorch, which needs neither unskew nor the model's source.
 
-model.safetensors    the weights alone, by their names in the module (the format safetensors)
-model.pt2            a graph for PyTorch, which needs neither unskew nor the model's source (torch-export)
-model.json, load.py
+model.pt2     the graph, from a raw sample to the model's output (the format of torch.export)
+model.json    everything that a program needs to use it
+load.py       a few lines that load it
 
-model.json has everything that a program needs to use the model without unskew. Samples of a folder of images
-are in [0, 1] already, so their `divided_by` is 1.
+Settings and Parts together scale each channel by a mean and a deviation. An exported model has these two rows
+in place of their sources: FedRDN's table has the statistics of every site, but its global model needs only
+their mean. Samples of a folder of images are in [0, 1] already, so their `divided_by` is 1. Letters: N
+samples, C classes, channels or columns of a table.
 """
 
 from __future__ import annotations
@@ -20,28 +22,24 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load, save
 from torch import Tensor, nn
-from torch.export import Dim, ExportedProgram
+from torch.export import Dim
 
-from unskew import models
 from unskew.core.client import Client, replace_fields
 from unskew.core.network import Network
-from unskew.core.part import Part, overrides
+from unskew.core.part import Part
 from unskew.core.trees import Weights, tree_map
 from unskew.data.clients.federation import Federation, RemoteFederation
-from unskew.errors import UsageError, excerpt, suggestion
+from unskew.errors import UsageError
 from unskew.formats.specs import without_folders
 from unskew.models.blocks import outputs
-from unskew.models.hf_folder import folder_in
 from unskew.round.clients import Broadcast
 from unskew.round.evaluation import Evaluation
 from unskew.round.precision import torch_defaults
-from unskew.round.run import Run
 from unskew.round.samples import load_samples
 from unskew.round.trainer import Trainer
 from unskew.runs import predictions
@@ -50,6 +48,7 @@ from unskew.runs.predictions import RemoteRows, TrainedRun
 from unskew.system import disk
 from unskew.version import revision
 
+GRAPH = "model.pt2"
 LINEAR_TOLERANCE = 1e-9
 """The largest relative deviation from a linear function in double precision."""
 
@@ -206,43 +205,9 @@ def example_samples(whole: ExportedModel, shape: tuple[int, ...], dtype: str, co
     return ((even * 4 - 2) * std + mean).float()
 
 
-@dataclass(frozen=True)
-class FileFormat:
-    """A format. file: the file's name. write: its content from the model and samples to trace it with; raises
-    UsageError (E160) for a model that the format does not hold. answer: the output of a file's content for
-    samples, with which an export is tried."""
-
-    file: str
-    write: Callable[[ExportedModel, Tensor, Run], bytes]
-    answer: Callable[[bytes, ExportedModel, Tensor], Any]
-
-
-def write_weights(whole: ExportedModel, _x: Tensor, run: Run) -> bytes:
-    """The content of a safetensors file. Raises UsageError (E160) if the weights are not the whole model."""
-    changing = [p for p in run.method.parts if overrides(p, "model")]
-    does = "answers in place of the model's head" if whole.answers else "changes the model's layers"
-    for part in (*whole.answers, *changing):
-        text = f"'{part.name}' {does}, which weights alone do not say"
-        raise UsageError("E160", f"{text}; try --format torch-export.")
-    tensors = {name: t.detach().contiguous().clone() for name, t in whole.model.state_dict().items()}
-    return save(tensors, {"written_by": "unskew export"})
-
-
-def weights_answer(content: bytes, whole: ExportedModel, x: Tensor) -> Any:
-    """The logits of a module with the weights of the file for samples."""
-    whole.model.load_state_dict(load(content))
-    return whole.model(whole.inputs.apply(x) if whole.inputs else x)
-
-
-def write_program(whole: ExportedModel, x: Tensor, _run: Run) -> bytes:
-    """The content of a torch.export file."""
+def _graph_of(whole: ExportedModel, x: Tensor) -> bytes:
+    """The content of a file with the model's graph for any number of samples. x: two samples."""
     buffer = io.BytesIO()
-    torch.export.save(_program_of(whole, x), buffer)
-    return buffer.getvalue()
-
-
-def _program_of(whole: ExportedModel, x: Tensor) -> ExportedProgram:
-    """The model's graph for any number of samples."""
     try:
         with torch.no_grad(), _quiet():
             program = torch.export.export(whole, (x,), dynamic_shapes={"x": {0: Dim("N")}}, strict=False)
@@ -252,17 +217,13 @@ def _program_of(whole: ExportedModel, x: Tensor) -> ExportedProgram:
             f"torch.export cannot follow this model for any number of samples ({type(error).__name__}:"
             f" {reason[:200]})"
         )
-        raise UsageError("E160", f"{text}; --format safetensors needs no graph.") from error
+        raise UsageError("E160", f"{text}; `unskew.load(RUN).model` is the module.") from error
     for weight in program.parameters():
         weight.requires_grad_(False)  # outputs are then plain tensors without a gradient graph
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)
-    return program
-
-
-def program_answer(content: bytes, _whole: ExportedModel, x: Tensor) -> Any:
-    """The output of the file's program for samples."""
-    return torch.export.load(io.BytesIO(content)).module()(x)
+    torch.export.save(program, buffer)
+    return buffer.getvalue()
 
 
 @contextlib.contextmanager
@@ -282,13 +243,6 @@ def _quiet() -> Iterator[None]:
         logging.disable(level)
 
 
-FORMATS = {
-    "safetensors": FileFormat("model.safetensors", write_weights, weights_answer),
-    "torch-export": FileFormat("model.pt2", write_program, program_answer),
-}
-
-
-SCALED_OUTSIDE = "by whoever calls the model: (x / divided_by - mean) / std"
 LOGITS = "logits; their softmax over axis 1 are the probabilities of the classes, in this order"
 TOKENS = (
     "logits; their softmax over axis 2 are the probabilities of the classes at every token, in this order"
@@ -298,47 +252,32 @@ SEVERAL = (
 )
 
 
-def model_facts(trained: TrainedRun, whole: ExportedModel, kind: str, dtype: str) -> dict[str, Any]:
-    """The content of model.json. kind: the format. dtype: of the model's input."""
-    run = trained.run
-    federation, settings, inputs = run.federation, run.settings, predictions.input_facts(run.federation)
-    scaled_here = kind == "safetensors"
-    pixels = list(run.task.pixels(federation.shape))
-    shape = ["N", *outputs(federation.shape, federation.n_classes, tuple(pixels))]
-    name = without_folders(settings.model)
+def model_facts(trained: TrainedRun, whole: ExportedModel, dtype: str) -> dict[str, Any]:
+    """The content of model.json. dtype: of the model's input. `form` says how files became samples."""
+    run, constants = trained.run, whole.inputs
+    federation, inputs = run.federation, predictions.input_facts(run.federation)
+    shape = outputs(federation.shape, federation.n_classes, tuple(run.task.pixels(federation.shape)))
     return {
-        "format": kind,
         "method": without_folders(str(run.method)),
         "data": federation.name,
         "task": run.task.name,
         "round": trained.end.t,
         "client": whole.client or None,
-        "inputs": _input_facts(whole, federation, dtype, SCALED_OUTSIDE if scaled_here else "by the model"),
-        "outputs": {"name": "logits", "shape": shape, "meaning": _meaning(federation)},
+        "inputs": {
+            "name": "x",
+            "dtype": dtype,
+            "shape": ["N", *federation.shape],
+            "divided_by": constants.divided_by if constants else 1,
+            "mean": constants.mean.tolist() if constants else None,
+            "std": constants.std.tolist() if constants else None,
+            "scaled": "by the model",
+            **({"form": inputs["form"]} if "form" in inputs else {}),
+        },
+        "outputs": {"name": "logits", "shape": ["N", *shape], "meaning": _meaning(federation)},
         **({"target": inputs["target"]} if federation.target else {"classes": list(federation.classes)}),
-        "model": name,
-        **(
-            {"made_by": _build_call(settings.model, federation.shape, federation.n_classes, pixels)}
-            if scaled_here
-            else {}
-        ),
+        "model": without_folders(run.settings.model),
         "versions": {"unskew": revision(), "torch": torch.__version__},
     }
-
-
-def _input_facts(whole: ExportedModel, federation: Federation, dtype: str, scaled: str) -> dict[str, Any]:
-    """The description of the model's input. `form` says how files became samples."""
-    constants, form = whole.inputs, predictions.input_facts(federation).get("form", {})
-    facts = {
-        "name": "x",
-        "dtype": dtype,
-        "shape": ["N", *federation.shape],
-        "divided_by": constants.divided_by if constants else 1,
-        "mean": constants.mean.tolist() if constants else None,
-        "std": constants.std.tolist() if constants else None,
-        "scaled": scaled,
-    }
-    return {**facts, **({"form": form} if form else {})}
 
 
 def _meaning(federation: Federation) -> str:
@@ -350,55 +289,41 @@ def _meaning(federation: Federation) -> str:
     return TOKENS if federation.tokens else LOGITS
 
 
-def _build_call(model: str, shape: tuple[int, ...], classes: int, pixels: list[int]) -> str:
-    """The Python call that builds a module with these layers."""
-    text = models.default_for(shape, tuple(pixels)) if model == "auto" else model
-    if text.partition("(")[0] not in models.names():
-        return "your own code, with which the run was trained"
-    if folder := folder_in(text):
-        return f"the folder {Path(folder).name} with a model of Hugging Face, with which the run was trained"
-    more = f", {tuple(pixels)}" if pixels else ""
-    return f"unskew.models.build({text!r}, {shape}, {classes}{more})"
-
-
-Format: TypeAlias = Literal["safetensors", "torch-export"]
-SNIPPETS = Path(__file__).parent / "export_snippets"
 LOGIT_TOLERANCE = 1e-4
 """The largest difference of logits relative to the largest logit; graphs sum in another order."""
+LOAD = '''"""The model in model.pt2, for torch alone. It takes samples as model.json describes them."""
+from pathlib import Path
+import torch
+
+def load():
+    """A function of samples, a tensor [N, *shape]. Load no .pt2 file that you do not trust."""
+    return torch.export.load(Path(__file__).parent / "model.pt2").module()
+'''
+"""The content of load.py."""
 
 
 @torch_defaults()
-def write_export(
-    trained: TrainedRun,
-    out: Path,
-    kind: Format = "safetensors",
-    client: int | str | None = None,
-) -> list[Path]:
+def write_export(trained: TrainedRun, out: Path, client: int | str | None = None) -> list[Path]:
     """Write a run's model into the new folder `out`; returns its files.
 
     client: name or number of the client with the model; default: the global model. Raises UsageError: E109
-    for an unknown format or client, E131 if the model is not here, E160 if it cannot be exported in this
-    format, E161 if `out` exists or cannot be made.
+    for an unknown client, E131 if the model is not here, E160 if it cannot be exported, E161 if `out` exists
+    or cannot be made.
     """
-    if kind not in FORMATS:
-        known = ", ".join(FORMATS)
-        raise UsageError(
-            "E109", f"there is no format {excerpt(kind)}; there is {known}.{suggestion(str(kind), FORMATS)}"
-        )
     out = out.expanduser()
-    _check_name(out)
-    form, whole = FORMATS[kind], export_model(trained, client)
-    shape = trained.run.federation.shape
+    if out.exists() or out.suffix == ".pt2":
+        text = "an export is a folder" if not out.exists() else "nothing is overwritten"
+        raise UsageError("E161", f"{out} cannot be written, because {text}; name a new folder.")
+    whole, shape = export_model(trained, client), trained.run.federation.shape
     dtype = sample_type(predictions.input_facts(trained.run.federation)["dtype"], whole)
-    content: bytes = form.write(whole, example_samples(whole, shape, dtype, 2), trained.run)
-    x = example_samples(whole, shape, dtype, TRIED_SAMPLES)
-    _check_answers(content, form, whole, x, trained, client)
-    facts = {"file": form.file, "sha256": hashlib.sha256(content).hexdigest()}
-    facts |= model_facts(trained, whole, kind, dtype)
+    content = _graph_of(whole, example_samples(whole, shape, dtype, 2))
+    _check_answers(content, example_samples(whole, shape, dtype, TRIED_SAMPLES), trained, client)
+    facts = {"file": GRAPH, "sha256": hashlib.sha256(content).hexdigest()}
+    facts |= model_facts(trained, whole, dtype)
     files: dict[str, bytes | str] = {
-        form.file: content,
+        GRAPH: content,
         "model.json": json.dumps(facts, indent=2) + "\n",
-        "load.py": (SNIPPETS / f"{kind}.txt").read_text(),
+        "load.py": LOAD,
     }
     try:
         with disk.new_folder(out) as folder:
@@ -411,30 +336,11 @@ def write_export(
     return [out / name for name in files]
 
 
-def _check_name(out: Path) -> None:
-    """Raises UsageError (E161) for an existing folder, and for the name of a file."""
-    if out.suffix in {Path(form.file).suffix for form in FORMATS.values()}:
-        text = (
-            f"an export is a folder with the model, what explains it and how to load it, and {out} is a"
-            " file's name"
-        )
-        raise UsageError("E161", f"{text}; leave {out.suffix} out and say --format.")
-    if out.exists():
-        raise UsageError("E161", f"{out} exists, and nothing is overwritten; name a new folder.")
-
-
 @torch.no_grad()
-def _check_answers(
-    content: bytes,
-    form: FileFormat,
-    whole: ExportedModel,
-    x: Tensor,
-    trained: TrainedRun,
-    client: int | str | None,
-) -> None:
-    """Raises UsageError (E160) if the outputs of the export differ from those of the run's model."""
-    ours, theirs = trained.outputs(x, client), form.answer(content, whole, x)
+def _check_answers(content: bytes, x: Tensor, trained: TrainedRun, client: int | str | None) -> None:
+    """Raises UsageError (E160) if the graph's outputs differ from those of the run's model."""
+    ours, theirs = trained.outputs(x, client), torch.export.load(io.BytesIO(content)).module()(x)
     difference = float((ours - theirs).abs().max())
     if not difference <= LOGIT_TOLERANCE * max(1.0, float(ours.abs().max())):
         text = f"the exported model answers otherwise than the run's: logits differ by up to {difference:.3g}"
-        raise UsageError("E160", f"{text}. Nothing was written; try another --format.")
+        raise UsageError("E160", f"{text}. Nothing was written.")
