@@ -25,7 +25,7 @@ from unskew.report.analysis import frames
 from unskew.round.loop import Loop
 from unskew.round.run import Run
 from unskew.runs import coverage, predictions
-from unskew.runs.coverage import FIRST_STAGE, MISSING_REASON, SCOPES, UsedReplies, doubt, incomplete_coverage
+from unskew.runs.coverage import MISSING_REASON, SCOPES, UsedReplies, doubt, incomplete_coverage
 from unskew.runs.export import write_export
 from unskew.runs.predictions import TrainedRun
 from unskew.scores import kind, of_setting
@@ -267,7 +267,7 @@ class Result(Predictor):
         if self.replies.dropped:
             lines.append(f"{self.replies}; the others were dropped")
         lines.append(f"sent by clients {size(self.bytes('up'))}, received {size(self.bytes('down'))}")
-        if text := doubt(self.run, self.replies, self.record.last_round):
+        if text := doubt(self.run, self.replies):
             lines.append(f"Warning: {text}")
         lines += [
             f"{event['code']} {event['text']}"
@@ -409,8 +409,8 @@ class Comparison:
 
 def _is_about_whole_run(event: Mapping[str, Any]) -> bool:
     """Whether an event is a remark from before round 1 that is still of interest: other lines tell how far a
-    budget reached, and whether only a first stage ran."""
-    return event["t"] == 0 and "text" in event and "last" not in event and event["code"] != FIRST_STAGE
+    budget reached."""
+    return event["t"] == 0 and "text" in event and "last" not in event
 
 
 def result_of(loop: Loop, state: State, path: Path | None = None) -> Result:

@@ -120,9 +120,8 @@ def _example(method: str, data: str, model: str) -> tuple[Loop, str]:
         if refusal.code != "E108" or (data, model) != (DATA, MODEL):
             raise
     parts = method_of(settings)
-    small = conformance.settings_for(parts)
-    loop = loop_of(resolve(small, conformance.small_federation(), parts))
-    return loop, f"colour images of 8x8 and {small.model}, 8 clients"
+    loop = conformance.loop_for(parts)
+    return loop, f"colour images of 8x8 and {loop.run.settings.model}, 8 clients"
 
 
 def check(

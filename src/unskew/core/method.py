@@ -5,7 +5,7 @@ At most one Part of a method can have a role (such as the merge), which decides 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -247,8 +247,11 @@ def stage_remarks(method: Method, rounds: int, patience: int) -> tuple[tuple[str
     """A remark (E139) on each Part that may not reach its second stage, because the run has too few rounds or
     early stopping may end it before. patience: of early stopping; 0 without."""
     remarks: list[tuple[str, str]] = []
-    for p, first, last in _first_stages(method, rounds):
-        setting = f"({p.first_stage}={first:g})"
+    for p in method.parts:
+        first = getattr(p, p.first_stage) if p.first_stage else 0.0
+        last, setting = p.first_rounds(rounds), f"({p.first_stage}={first:g})"
+        if not last or (first == 1.0 and isinstance(first, float) and last == rounds):
+            continue  # all rounds, 1.0, are deliberate
         if patience and patience < last < rounds:
             text = f"patience={patience} may end the run before '{p.name}' comes to its second stage, after"
             text = f"{text} round {last} of {rounds} {setting}; its scores are then those of the first."
@@ -266,28 +269,6 @@ def more_rounds_problem(method: Method, before: int, now: int) -> str:
         if moved or p.has_schedule():
             return f"'{p.name}' has a schedule over all rounds, which {now} rounds would begin otherwise"
     return ""
-
-
-def first_stage_doubt(method: Method, rounds: int, t: int) -> str:
-    """A sentence if round t, the last one trained out of `rounds`, is in a Part's first stage; else ""."""
-    for p, _, last in _first_stages(method, rounds):
-        if 0 < t <= last:
-            text = (
-                f"round {t} of {rounds} is the last that was trained, and '{p.name}' comes to its second"
-                f" stage after round {last}"
-            )
-            return f"{text}, so the scores are those of its first stage"
-    return ""
-
-
-def _first_stages(method: Method, rounds: int) -> Iterator[tuple[Part, float, int]]:
-    """For each Part with a second stage: (the Part, the setting for the length of the first stage, its last
-    round). A setting of 1.0, which means all rounds, is deliberate and left out."""
-    for p in method.parts:
-        first = getattr(p, p.first_stage) if p.first_stage else 0.0
-        last = p.first_rounds(rounds)
-        if last and not (first == 1.0 and isinstance(first, float) and last == rounds):
-            yield p, first, last
 
 
 def _share_problem(p: Part, fed: Fed) -> str:

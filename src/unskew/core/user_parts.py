@@ -160,7 +160,6 @@ _BY_MASK = (
     "picks values by what they are, so that clients differ in how many; multiply by a mask, or choose with"
     " torch.where"
 )
-_TRIP_CLIENT = "trip's `client`"
 RULES = {
     "data-dependent control flow": _BY_VALUE,
     "calling .item()": _BY_VALUE,
@@ -200,12 +199,9 @@ def wrap_hook(name: str, hook: Any) -> Callable[..., Any]:
                 dict(a) if type(a) is dict else a for a in args
             )  # copies, because a hook may replace entries
         drawing = seed_hook(part.name, name, args) if name in SEEDED_HOOKS else nullcontext()
-        with explain_errors(part.name, f"hook `{name}`"), drawing:
-            result = bound(*args)
-            problem = result_problem(part, name, args, result)
-        if problem:
-            _refuse(part.name, f"hook `{name}`", problem, hook)
-        return result
+        with drawing:
+            check = functools.partial(result_problem, part, name, args)
+            return _checked(part.name, f"hook `{name}`", bound, args, check)
 
     return call
 
@@ -226,35 +222,43 @@ def seed_hook(part: str, hook: str, args: tuple[Any, ...]) -> Generator[None]:
         yield
 
 
-def _refuse(part: str, what: str, problem: str, function: Any) -> None:
-    code = getattr(function, "__code__", None)
-    where = f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
-    raise UsageError(
-        "E127", f"the {what} of '{part}'{where} returned {problem}{'' if problem.endswith('?') else '.'}"
-    )
+def _checked(
+    part: str,
+    what: str,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    check: Callable[[Any], str | None],
+) -> Any:
+    """The function's result. Raises UsageError (E127) if it fails, or if `check` finds a problem."""
+    with explain_errors(part, what):
+        result = function(*args)
+        problem = check(result)
+    if problem:
+        code = getattr(function, "__code__", None)
+        where = f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
+        ending = "" if problem.endswith("?") else "."
+        raise UsageError("E127", f"the {what} of '{part}'{where} returned {problem}{ending}")
+    return result
 
 
 def trip_answer(trip: Trip, part: Any, w: Weights, c: Client) -> Tree:
     """The answer of the client side of a trip; a user's own trip is checked as hooks are."""
     if not is_own(part):
         return trip.client(w, c)
-    with explain_errors(part.name, _TRIP_CLIENT):
-        tree = trip.client(w, c)
-    problem = tree_problem(tree) or share_problem(trip.shares(c.fed), tree, "the trip's `shares`")
-    if problem:
-        _refuse(part.name, _TRIP_CLIENT, problem, trip.client)
-    return tree
+
+    def check(tree: Any) -> str | None:
+        return tree_problem(tree) or share_problem(trip.shares(c.fed), tree, "the trip's `shares`")
+
+    return _checked(part.name, "trip's `client`", trip.client, (w, c), check)
 
 
 def trip_result(trip: Trip, part: Any, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
     """The result of the server side of a trip; a user's own trip is checked as hooks are."""
     if not is_own(part):
         return trip.server(w, s, ups, fed)
-    with explain_errors(part.name, "trip's `server`"), seed_hook(part.name, "trip", (ups, fed)):
-        result = trip.server(dict(w), dict(s), ups, fed)
-    if problem := merge_problem(w, result):
-        _refuse(part.name, "trip's `server`", problem, trip.server)
-    return result
+    args = dict(w), dict(s), ups, fed
+    with seed_hook(part.name, "trip", (ups, fed)):
+        return _checked(part.name, "trip's `server`", trip.server, args, lambda r: merge_problem(w, r))
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from unskew.methods import registry
 from unskew.models import hf_folder as folders
 from unskew.records.checkpoints import Checkpoint
 from unskew.records.private_state import DiskStore, MemoryStore
-from unskew.runs.reopen import SITES_FILE, UserCode, check_model, check_weights
+from unskew.runs.reopen import SITES_FILE, UserCode, check_code, check_weights
 from unskew.runs.resolve import run_on
 from unskew.runs.run_folder import RunFolder
 from unskew.system.python_files import one_line
@@ -150,7 +150,7 @@ def _settings(path: Path, code: UserCode) -> Settings:
     if folders.is_folder_model(settings.model) and code.model is None:
         text = f"the model of {path} was {settings.model}, a folder of Hugging Face"
         raise StateError("E156", f"{text}; name yours: --model \"hf(path='FOLDER')\".")
-    check_model(path, last_checkpoint(path)[1]["files"], settings, code.model)
+    check_code(path, last_checkpoint(path)[1]["files"], settings, "model", code.model)
     return settings.replace(model=code.model) if isinstance(code.model, str) else settings
 
 

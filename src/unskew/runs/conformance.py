@@ -89,19 +89,6 @@ def run_for(method: Method, clients: Federation | None = None, /, **changes: obj
         return resolve(plain.replace(model=NORMALISED_MODEL), clients, method)
 
 
-def settings_for(method: Method, /, **changes: object) -> Settings:
-    """The settings of `run_for`, without building a model that `changes` name."""
-    plain = short_settings(**changes)
-    if "model" in changes:
-        return plain
-    try:
-        return resolve(plain, small_federation(), method).settings
-    except UsageError as refusal:
-        if refusal.code != "E108":
-            raise
-        return plain.replace(model=NORMALISED_MODEL)
-
-
 DROPPED_CODES = {f"E30{i}" for i in range(1, 9)}
 """The codes of the gate for invalid replies."""
 NOT_FINITE = "E314"
