@@ -67,8 +67,8 @@ OWN_CODE = {
 
 
 def check_code(path: Path, files: Mapping[str, str], settings: Settings, name: str, given: object) -> None:
-    """Check what the caller gave for a setting of the run in this folder. name: of the setting. files: digests
-    of the files with which the run was trained.
+    """Check what the caller gave for a setting, called `name`, of the run in this folder. files: digests of
+    the files with which the run was trained.
 
     Raises StateError: E156 if the setting names code, which is not taken from the folder, and nothing is
     given; E112 for a file with another digest.
