@@ -46,7 +46,7 @@ FROZEN = {
     "report": "runs --out",
     "figures": "runs --out --font",
     "predict": "run input --out --client --model --method --best --unfinished --data --classes",
-    "export": "run out --format --client --model --method --best --unfinished --data --classes",
+    "export": "run out --client --model --method --best --unfinished --data --classes",
     "reproduce": (
         "table --rows --methods --add --seeds --scale --processes --folder"
         " --keep --page --anew --dry-run --file --json"

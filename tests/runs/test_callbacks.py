@@ -262,11 +262,6 @@ def test_an_answer_that_is_no_sentence_ends_no_run_unnoticed(answer):
         trained(Answering(answer))
 
 
-@pytest.mark.parametrize("answer", [None, np.False_])
-def test_nothing_is_no_reason_to_end_a_run(answer, plain):
-    assert trained(Answering(answer)).digest == plain.digest
-
-
 @pytest.mark.parametrize(
     ("change", "undo", "now"),
     [
