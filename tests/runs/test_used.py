@@ -150,9 +150,7 @@ def test_a_hook_of_a_users_own_is_suspected_beside_the_learning_rate(since):
     run = resolve(conformance.short_settings(**FAST), conformance.small_federation(), Rooted(since))
     with np.errstate(all="ignore"), pytest.raises(NothingUsed) if since == 1 else nullcontext() as error:
         result = unskew.run(Rooted(since), conformance.small_federation(), **FAST | {"rounds": 4})
-    text = (
-        str(error.value) if since == 1 else doubt(run, UsedReplies.of(result.record.rows["events"]), result.t)
-    )
+    text = str(error.value) if since == 1 else doubt(run, UsedReplies.of(result.record.rows["events"]))
     assert f"lr={run.settings.lr:g} is too high" in text
     assert "a hook of 'rooted' returns no number" in text
 
