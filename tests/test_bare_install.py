@@ -114,21 +114,23 @@ def test_what_concerns_networks_names_its_extra(tmp_path):
     """Of some commands it ended in an unexpected error."""
     (tmp_path / "site/runs/1").mkdir(parents=True)
     (tmp_path / "site/runs/1/setup.safetensors").write_bytes(b"")
-    commands = [
-        "serve x",
-        "federation show x",
-        "federation init x --host h --sites a",
-        "join t",
-        "attach r",
-        "site watch",
-    ]
-    commands += ["predict site/runs/1 x.npy"]
-    for command in commands:
-        done = bare(tmp_path, "-m", "unskew", *command.split())
-        assert (
-            "E133 a federation needs Flower and cryptography: pip install 'unskew[flower]'." in done.stderr
-        ), command
-        assert done.returncode == 2, command
+    commands = ["serve x", "federation show x", "federation init x --host h --sites a", "join t"]
+    commands += ["attach r", "site watch", "predict site/runs/1 x.npy"]
+    code = f"""
+import sys
+from unskew import cli
+cli._exit = sys.exit
+for words in {commands!r}:
+    sys.argv = ["unskew", *words.split()]
+    try:
+        cli.main()
+    except SystemExit as ended:
+        print(words, ended.code)
+"""
+    done = bare(tmp_path, "-c", code)
+    assert done.stdout.splitlines() == [f"{words} 2" for words in commands], done.stderr
+    text = "E133 a federation needs Flower and cryptography: pip install 'unskew[flower]'."
+    assert done.stderr.count(text) == len(commands)
 
 
 def test_what_needs_an_extra_names_it(tmp_path):
