@@ -291,10 +291,6 @@ def error_line(error: BaseException) -> str:
     return f"{file}, line {line} (`{linecache.getline(file, line).strip()}`)"
 
 
-# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
-# Only private functions of torch return the tensor below vmap.
-
-
 def result_problem(part: Any, hook: str, args: tuple[Any, ...], result: Any) -> str | None:
     """The problem of a hook's result for these arguments, as the end of a sentence; None if there is none."""
     match hook:
