@@ -67,12 +67,7 @@ SETTINGS = [word for name, value in SMALL.items() for word in (f"--{name}", str(
 AFTERWARDS = [
     ["resume", "runs/r"],
     ["report", "runs/r"],
-    [
-        "attack",
-        "runs/r",
-        "membership",
-        *"--samples 20 --set clients=1 --set shadows=2 --set passes=1".split(),
-    ],
+    ["attack", "runs/r", "membership", "--samples", "20", "--set", "shadows=2", "--set", "passes=1"],
     ["watch", "runs/r"],
     ["export", "runs/r", "out"],
     ["list", "methods"],
