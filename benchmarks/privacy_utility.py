@@ -19,7 +19,7 @@ import statistics
 import time
 
 import unskew
-from unskew.core.protection import sums_released
+from unskew.core.method import sums_released
 from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.privacy.accounting import sampled_epsilon

@@ -78,10 +78,6 @@ def test_a_result_shows_itself_in_a_line_and_in_a_notebook_as_its_table(result):
     assert "seed &lt;b&gt;" in result._repr_html_()
 
 
-def test_a_comparison_shows_itself_likewise(tmp_path):
-    assert repr(unskew.Comparison(tmp_path / "c")) == f"<Comparison in {tmp_path / 'c'}>"
-
-
 def test_the_public_names_are_frozen():
     assert {*unskew._HOMES, *unskew._ROOMS, "__version__"} == set(PUBLIC.split())
 

@@ -63,44 +63,44 @@ def bare(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 SMALL = {"data": "digits", "clients": 3, "rounds": 1, "epochs": 1, "samples": 30, "model": "mlp"}
 
 
-def test_python_needs_no_extra(tmp_path):
-    code = f"""
-import unskew
-result = unskew.run("fedavg", folder="runs", name="r", workers=1, **{SMALL})
-again = unskew.load(result.path)
-assert (again.predict(result.federation.x_test) == result.predict(result.federation.x_test)).all()
-"""
-    done = bare(tmp_path, "-c", code)
-    assert done.returncode == 0, done.stderr
-
-
 SETTINGS = [word for name, value in SMALL.items() for word in (f"--{name}", str(value))]
 AFTERWARDS = [
     ["resume", "runs/r"],
     ["report", "runs/r"],
-    ["attack", "runs/r", "membership"],
+    ["attack", "runs/r", "membership", "--samples", "20", "--set", "shadows=2", "--set", "passes=1"],
     ["watch", "runs/r"],
     ["export", "runs/r", "out"],
     ["list", "methods"],
     ["explain", "flea"],
     ["data", "check", "digits"],
-    ["check", "fedavg"],
 ]
 
 
-def test_the_command_line_needs_no_extra(tmp_path):
+def test_commands_and_programs_need_no_extra_and_what_needs_one_names_it(tmp_path):
     code = f"""
 import sys
+import unskew
 from unskew.cli import main
+from unskew.errors import UnskewError
 for words in {[["run", "fedavg", "--name", "r", *SETTINGS], *AFTERWARDS]!r}:
     sys.argv = ["unskew", *words]
     try:
         main()
     except SystemExit as ended:
         assert not ended.code, (words, ended.code)
+federation = unskew.resume("runs/r").federation
+assert len(unskew.load("runs/r").predict(federation.x_test)) == len(federation.x_test)
+for call in (lambda: unskew.run("fedavg", "t.parquet"), lambda: unskew.run("fedavg", "digits", track="wandb")):
+    try:
+        call()
+    except UnskewError as error:
+        print(error)
 """
+    (tmp_path / "t.parquet").write_bytes(b"PAR1")
     done = bare(tmp_path, "-c", code)
     assert done.returncode == 0, done.stderr + done.stdout[-500:]
+    for package in ("pyarrow", "wandb"):
+        assert re.search(rf"{package}.*pip install", done.stdout), done
 
 
 def test_a_comparison_needs_no_extra(tmp_path):
@@ -114,34 +114,20 @@ def test_what_concerns_networks_names_its_extra(tmp_path):
     """Of some commands it ended in an unexpected error."""
     (tmp_path / "site/runs/1").mkdir(parents=True)
     (tmp_path / "site/runs/1/setup.safetensors").write_bytes(b"")
-    commands = [
-        "serve x",
-        "federation show x",
-        "federation init x --host h --sites a",
-        "join t",
-        "attach r",
-        "site watch",
-    ]
-    commands += ["predict site/runs/1 x.npy"]
-    for command in commands:
-        done = bare(tmp_path, "-m", "unskew", *command.split())
-        assert (
-            "E133 a federation needs Flower and cryptography: pip install 'unskew[flower]'." in done.stderr
-        ), command
-        assert done.returncode == 2, command
-
-
-def test_what_needs_an_extra_names_it(tmp_path):
-    code = """
-import unskew
-from unskew.errors import UnskewError
-for call in (lambda: unskew.run("fedavg", "t.parquet"), lambda: unskew.run("fedavg", "digits", track="wandb")):
+    commands = ["serve x", "federation show x", "federation init x --host h --sites a", "join t"]
+    commands += ["attach r", "site watch", "predict site/runs/1 x.npy"]
+    code = f"""
+import sys
+from unskew import cli
+cli._exit = sys.exit
+for words in {commands!r}:
+    sys.argv = ["unskew", *words.split()]
     try:
-        call()
-    except UnskewError as error:
-        print(error)
+        cli.main()
+    except SystemExit as ended:
+        print(words, ended.code)
 """
-    (tmp_path / "t.parquet").write_bytes(b"PAR1")
     done = bare(tmp_path, "-c", code)
-    assert re.search(r"pyarrow.*pip install", done.stdout), done
-    assert re.search(r"wandb.*pip install", done.stdout), done
+    assert done.stdout.splitlines() == [f"{words} 2" for words in commands], done.stderr
+    text = "E133 a federation needs Flower and cryptography: pip install 'unskew[flower]'."
+    assert done.stderr.count(text) == len(commands)

@@ -19,8 +19,7 @@ from torch import nn
 
 from unskew import config, models, scores
 from unskew.comparison import plan, training
-from unskew.comparison.dry_run import dry_run
-from unskew.comparison.plan import AnyMethod
+from unskew.comparison.plan import AnyMethod, dry_run
 from unskew.comparison.progress import Cell
 from unskew.comparison.tuning import cells_of, planned_runs, trials_of, tuning_of
 from unskew.config import CompareOptions, RunOptions

@@ -25,8 +25,8 @@ from unskew.report.analysis import frames
 from unskew.round.loop import Loop
 from unskew.round.run import Run
 from unskew.runs import coverage, predictions
-from unskew.runs.coverage import FIRST_STAGE, MISSING_REASON, SCOPES, UsedReplies, doubt, incomplete_coverage
-from unskew.runs.export.export_folder import Format, write_export
+from unskew.runs.coverage import MISSING_REASON, SCOPES, UsedReplies, doubt, incomplete_coverage
+from unskew.runs.export import write_export
 from unskew.runs.predictions import TrainedRun
 from unskew.scores import kind, of_setting
 
@@ -110,12 +110,10 @@ class SitePredictor(Predictor):
                 "E131", f"{self.path} holds the model of {self.own.site} alone; leave the client out."
             )
 
-    def export(
-        self, folder: str | Path, format: Format = "safetensors", client: int | str | None = None
-    ) -> list[Path]:
+    def export(self, folder: str | Path, client: int | str | None = None) -> list[Path]:
         """Write the model into a new folder, as `Result.export` does. client: only this site."""
         self._check_mine(client)
-        return write_export(self.trained, Record(), Path(folder), format, self.own.client)
+        return write_export(self.trained, Path(folder), self.own.client)
 
     def __repr__(self) -> str:
         if self.own.client is not None:
@@ -220,16 +218,14 @@ class Result(Predictor):
             for k in range(federation.clients)
         ]
 
-    def export(
-        self, folder: str | Path, format: Format = "safetensors", client: int | str | None = None
-    ) -> list[Path]:
-        """Write the model into a new folder, for use without unskew, and return the new files.
+    def export(self, folder: str | Path, client: int | str | None = None) -> list[Path]:
+        """Write the model as a graph for PyTorch into a new folder, for use without unskew, and return the
+        new files.
 
-        format: "safetensors" (weights) or "torch-export" (a graph for PyTorch). client: as for `predict`.
-        Raises UsageError: E131 if the client's model is not available, E160 if the format does not support
-        the model, E161 for an existing folder.
+        client: as for `predict`. Raises UsageError: E131 if the client's model is not available, E160 if no
+        graph holds the model, E161 for an existing folder.
         """
-        return write_export(self.trained, self.record, Path(folder), format, client)
+        return write_export(self.trained, Path(folder), client)
 
     @property
     def understood(self) -> str:
@@ -271,7 +267,7 @@ class Result(Predictor):
         if self.replies.dropped:
             lines.append(f"{self.replies}; the others were dropped")
         lines.append(f"sent by clients {size(self.bytes('up'))}, received {size(self.bytes('down'))}")
-        if text := doubt(self.run, self.replies, self.record.last_round):
+        if text := doubt(self.run, self.replies):
             lines.append(f"Warning: {text}")
         lines += [
             f"{event['code']} {event['text']}"
@@ -406,8 +402,8 @@ class Comparison:
 
 def _is_about_whole_run(event: Mapping[str, Any]) -> bool:
     """Whether an event is a remark from before round 1 that is still of interest: other lines tell how far a
-    budget reached, and whether only a first stage ran."""
-    return event["t"] == 0 and "text" in event and "last" not in event and event["code"] != FIRST_STAGE
+    budget reached."""
+    return event["t"] == 0 and "text" in event and "last" not in event
 
 
 def result_of(loop: Loop, state: State, path: Path | None = None) -> Result:

@@ -18,7 +18,7 @@ from unskew import cli
 
 @pytest.fixture(scope="module")
 def problems(tmp_path_factory):
-    """All cases, in one process of its own, because its memory is limited and it hears what the interpreter does."""
+    """The cases, in one process of its own, because its memory is limited and it hears what the interpreter does."""
     folder = tmp_path_factory.mktemp("hostile") / "cases"
     done = subprocess.run(
         [sys.executable, "-m", "tests.cli.hostile", str(folder)], capture_output=True, text=True, timeout=900

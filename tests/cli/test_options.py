@@ -45,7 +45,7 @@ FROZEN = {
     "watch": "run --once",
     "report": "runs --out",
     "predict": "run input --out --client --model --method --best --unfinished --data --classes",
-    "export": "run out --format --client --model --method --best --unfinished --data --classes",
+    "export": "run out --client --model --method --best --unfinished --data --classes",
     "reproduce": (
         "table --rows --methods --add --seeds --scale --processes --folder"
         " --keep --page --anew --dry-run --file --json"
@@ -136,7 +136,7 @@ def test_a_shell_completes_names(words, completed):
 
 def test_names_are_completed_without_torch():
     names = "('methods', 'data', 'model', 'attack', 'table')"
-    code = f"import sys; from unskew.cli import completion as c; [c.of(name)('') for name in {names}]"
+    code = f"import sys; from unskew.cli import options as c; [c.completion_of(name)('') for name in {names}]"
     code += "; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 

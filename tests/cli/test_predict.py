@@ -96,7 +96,7 @@ def test_a_model_is_exported_and_nothing_overwritten(ours):
     done = call("export", "r", "e", "--client", "1", cwd=ours.path.parent)
     assert done.code == 0, done.err
     assert done.out.split() == [
-        *(f"e/{n}" for n in ("model.safetensors", "model.json", "model.md", "load.py")),
+        *(f"e/{n}" for n in ("model.pt2", "model.json", "load.py")),
         "next",
         "python",
         "-i",
@@ -104,10 +104,9 @@ def test_a_model_is_exported_and_nothing_overwritten(ours):
     ]
     assert json.loads((ours.path.parent / "e" / "model.json").read_text())["client"] == "client-1"
     for arguments, says in (
-        (["r", "e"], "E161 e exists, and nothing is overwritten"),
-        (["r", "model.pt2"], "E161 an export is a folder"),
+        (["r", "e"], "E161 e cannot be written, because nothing is overwritten"),
+        (["r", "model.pt2"], "E161 model.pt2 cannot be written, because an export is a folder"),
         (["q", "f"], "E117 q is no run"),
-        (["r", "f", "--format", "onxx"], "E109 the command: format must be 'safetensors'"),
     ):
         refused = call("export", *arguments, cwd=ours.path.parent)
         assert refused.code == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import shlex
 from pathlib import Path
@@ -54,23 +53,6 @@ def test_a_remark_between_two_rounds_has_a_line_of_its_own(capsys):
         "Interrupted",
         "",
     ]
-
-
-def test_json_has_null_for_what_is_no_number():
-    """RMSE of training that diverged was Infinity, which no other program reads."""
-    value = {
-        "scores": {"global": {1: float("inf"), 2: (float("nan"), 0.5)}},
-        "name": "x",
-        "n": 3,
-        "yes": True,
-    }
-    written = screen.json_of(value)
-    assert json.loads(written, parse_constant=pytest.fail) == {
-        "scores": {"global": {"1": None, "2": [None, 0.5]}},
-        "name": "x",
-        "n": 3,
-        "yes": True,
-    }
 
 
 def test_the_name_of_a_method_is_no_markup():

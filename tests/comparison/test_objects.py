@@ -119,19 +119,6 @@ def test_other_objects_do_not_go_on_with_a_comparison(tmp_path, trained, other):
     assert trained == ["fedavg--s0"]
 
 
-def test_a_run_that_was_interrupted_goes_on(tmp_path, trained):
-    def stop(cells):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        compare(tmp_path, watch=stop)
-    compare(tmp_path)
-    assert trained == ["fedavg--s0", "fedavg--s0", "mine--s0"]
-    (tmp_path / "whole").mkdir()
-    compare(tmp_path / "whole")
-    assert digests(tmp_path, "fedavg--s0") == digests(tmp_path / "whole", "fedavg--s0")
-
-
 def test_clients_that_are_dealt_out_are_those_of_every_run(tmp_path):
     digits = unskew.data.read("digits")
     rng = np.random.default_rng(0)

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.comparison import tuning
 from unskew.comparison.progress import Cell
-from unskew.comparison.search import ParzenSampler, Range, Trial, method_space, range_of
+from unskew.comparison.tuning import ParzenSampler, Range, Trial, method_space, range_of
 from unskew.config import Settings
 from unskew.errors import UsageError
 from unskew.formats.arguments import Argument

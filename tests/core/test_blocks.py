@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from unskew.core.passes import SequentialPasses
+from unskew.core.network import SequentialPasses
 from unskew.methods import registry
 from unskew.runs import conformance
 

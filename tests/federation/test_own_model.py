@@ -98,7 +98,7 @@ def test_other_data_than_the_sites_are_refused(tmp_path, of_fedbn, changes, says
 
 
 def test_it_is_exported_and_predicts(tmp_path, of_fedbn):
-    done = call("export", str(of_fedbn), str(tmp_path / "out"), "--format", "torch-export")
+    done = call("export", str(of_fedbn), str(tmp_path / "out"))
     assert done.code == 0, done.err
     assert "s2's own model after round 3 of 3, with what it kept after round 3" in done.err
     facts = json.loads((tmp_path / "out/model.json").read_text())

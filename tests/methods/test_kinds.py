@@ -13,8 +13,6 @@ from unskew.core.part import Part
 from unskew.core.shares import Share
 from unskew.methods import registry
 from unskew.runs import conformance
-from unskew.runs.assemble import loop_of
-from unskew.runs.resolve import resolve
 
 NAMES = [n for n in registry.names() if n != "local"]
 
@@ -22,8 +20,7 @@ NAMES = [n for n in registry.names() if n != "local"]
 def shares(method: str, model: str = "") -> dict[str, Share]:
     """Every Share of a method on colour images of 8x8, by `part/leaf`."""
     parts = registry.parse(method)
-    settings = conformance.short_settings(model=model) if model else conformance.settings_for(parts)
-    loop = loop_of(resolve(settings, conformance.small_federation(), parts))
+    loop = conformance.loop_for(parts, **({"model": model} if model else {}))
     loop.trainer.close()
     declared = {}
     for part in parts.parts:

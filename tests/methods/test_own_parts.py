@@ -146,7 +146,6 @@ def test_a_module_that_changed_is_read_anew(tmp_path, monkeypatch):
     assert python_files.import_file("reads_both.py").MU == 22
 
 
-@pytest.mark.own_process
 def test_it_is_compared_and_explained(mine):
     def run(*words: str) -> str:
         done = CliRunner().invoke(cli.app(), words)

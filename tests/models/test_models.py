@@ -2,47 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, stack_module_state, vmap
 
 from unskew import models
 from unskew.core.keys import key
 from unskew.core.network import Network
 from unskew.errors import UsageError
-from unskew.formats import arguments
-from unskew.models import networks, registry
 from unskew.models.blocks import Blocks
-from unskew.models.registry import maker_of
-from unskew.round.layers import Kernels
-
-SIZES = [
-    ("mobilenet_v2", (3, 32, 32), 10, 2_296_922, (16, 32, 32)),
-    ("audionet", (2, 64, 344), 10, 25_602, (16, 16, 86)),
-    ("harnet", (1, 128, 3), 6, 691_974, (128, 20, 7)),
-    ("rebafl_cifar", (3, 32, 32), 10, 107_690, None),
-    ("rebafl_cifar(head_bias=False)", (3, 32, 32), 10, 107_680, None),
-    ("rebafl_fmnist", (1, 28, 28), 10, 117_066, None),
-    ("alexnet_bn", (3, 256, 256), 10, 57_063_498, None),
-    ("alexnet_bn(width=1024)", (3, 256, 256), 10, 12_974_154, None),
-]
 
 
 def size_of(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
-
-
-@pytest.mark.parametrize(("name", "shape", "classes", "size", "cut"), SIZES)
-def test_sizes_and_cuts(name, shape, classes, size, cut):
-    with torch.device("meta"):
-        assert size_of(models.build(name, shape, classes)) == size
-    if cut:
-        assert Network(models.build(name, shape, classes), shape).shape_at("cut") == cut
 
 
 ANY = [
@@ -130,21 +104,6 @@ SHOWN = [
 ]
 """(model, sample, classes, parameters, default cut) of each row of the page."""
 FOLDING = {"vae_fmnist", "vae_cifar", "mlp", "cnn_small", "rebafl_fmnist", "rebafl_cifar"}
-SMALL = [
-    ("mlp(hidden=())", (5,)),
-    ("cnn_small", (1, 8, 8)),
-    ("rebafl_fmnist", (1, 28, 28)),
-    ("harnet", (1, 128, 3)),
-    ("audionet", (2, 64, 40)),
-    ("mobilenet_v2", (3, 16, 16)),
-    ("resnet18", (3, 16, 16)),
-]
-
-
-def made(name, shape, classes=3, what="m"):
-    module = models.build(name, shape, classes)
-    models.initialise(module, key(what))
-    return module
 
 
 @pytest.mark.parametrize(("name", "sample", "classes", "parameters", "cut"), SHOWN)
@@ -171,32 +130,6 @@ def test_a_model_is_as_the_page_says_and_blocks_end_in_a_head_that_gets_a_vector
         assert net.shape_at("features") == (module.head.in_features,)
 
 
-def test_the_page_names_every_model_and_argument():
-    for name in registry.files():
-        assert f"`{name}`" in PAGE
-        for argument in [*inspect.signature(maker_of(name)).parameters][2:]:
-            assert f"| `{name}` | `{argument}` |" in PAGE
-
-
-@pytest.mark.parametrize(("name", "shape"), SMALL)
-def test_vmap_over_stacked_weights_is_one_model_after_another(name, shape):
-    both = [made(name, shape, what=i).eval() for i in range(2)]
-    w, buffers = stack_module_state(both)
-    structure = models.build(name, shape, 3).to("meta").eval()
-    x = torch.rand(2, 3, *shape, generator=key("x"))
-
-    def run(w, buffers, x):
-        with Kernels(folded=True):
-            return functional_call(structure, (w, buffers), (x,))
-
-    with torch.no_grad():
-        found = vmap(run, randomness="error")(w, buffers, x)
-        alone = torch.stack([module(rows) for module, rows in zip(both, x)])
-    assert found.shape == (2, 3, 3)
-    assert (alone[0] - alone[1]).abs().max() > 1e-4
-    torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-5)
-
-
 FITTING = {
     "harnet": [(1, 128, 3)],
     "audionet": [(2, 64, 344), (1, 64, 87), (1, 64, 32)],
@@ -216,32 +149,6 @@ def test_auto_fits_the_sample(name):
             module = models.build("auto", shape, 5)
             assert size_of(module) == size_of(models.build(name, shape, 5))
             models.check_module(module, shape, 5)
-
-
-def test_a_new_model_is_one_file(tmp_path, monkeypatch):
-    """A copy of a file under another name can be listed, built, and appears in both tables of the docs."""
-    for path in registry.FOLDER.glob("*.py"):
-        (tmp_path / path.name).write_text(path.read_text())
-    (tmp_path / "mine.py").write_text((tmp_path / "mlp.py").read_text().replace("def mlp(", "def mine("))
-    monkeypatch.setattr(registry, "FOLDER", tmp_path)
-    monkeypatch.setattr(networks, "__path__", [str(tmp_path)])
-    registry.files.cache_clear()
-    try:
-        assert models.describe()["mine"] == "A dense network for samples of any shape; hidden=(128,)"
-        assert models.build("mine(hidden=(3,))", (4,), 2).fc1[0].out_features == 3
-    finally:
-        registry.files.cache_clear()
-        sys.modules.pop("unskew.models.networks.mine", None)
-        vars(networks).pop("mine", None)
-
-
-@pytest.mark.parametrize("name", registry.files())
-def test_every_argument_has_a_meaning_and_a_default_in_its_range(name):
-    taken = arguments.of(maker_of(name))
-    assert [a.name for a in taken] == [*inspect.signature(maker_of(name)).parameters][2:]
-    for argument in taken:
-        assert argument.meaning
-        assert argument.convert(argument.default) == argument.default
 
 
 @pytest.mark.parametrize(

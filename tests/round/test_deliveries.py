@@ -93,6 +93,7 @@ def test_equal_numbers_in_a_new_tensor_are_not_sent_and_a_zero_of_another_sign_i
     assert sent(deliveries, minus) == {k: ["plain"] for k in ALL}
 
 
+@pytest.mark.usefixtures("few_attempts")
 def test_a_resumed_run_sends_nothing_again(tmp_path):
     method = "fedmix+feddpms(alpha=5, width=8)"
 

@@ -2,85 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from tests.samples import EVERYTHING, a_part_of, turn
-from unskew import config, data, models
+from unskew import models
 from unskew.core.network import Network
-from unskew.core.replies import Reply
-from unskew.core.trees import tree_map
-from unskew.methods import registry
-from unskew.round import run
 from unskew.round.chunks import Recipe, chunks
-from unskew.round.clients import Broadcast
 from unskew.round.precision import device_mode
-from unskew.round.trainer import Trainer
 from unskew.round.vmap_layers import Convolution
-from unskew.runs import assemble, hardware, resolve
+from unskew.runs import hardware
 
 SHAPE = (3, 8, 8)
-ASK_ONCE_A_ROUND = {"feddpms", "svd"}
-"""The `noise` of one reads the slice that the server sent, before any step; how much the other sends after
-its steps depends on what the client has learnt."""
-
-
-ALWAYS = ("fedavg", "flea", "rebafl", "scaffold", "fedmix", "dpsgd", "fedrdn", "fedgen")
-
-
-def arrays() -> data.Dataset:
-    rng = np.random.default_rng(3)
-    y, y_test = rng.integers(0, 5, 240), rng.integers(0, 5, 40)
-    x, x_test = rng.random((240, *SHAPE), np.float32), rng.random((40, *SHAPE), np.float32)
-    return data.arrays(x, y, x_test, y_test)
-
-
-@pytest.mark.parametrize(
-    ("method", "lanes"),
-    [
-        (method, lanes)
-        for method in a_part_of(sorted(set(registry.names()) - ASK_ONCE_A_ROUND), 3, ALWAYS)
-        for lanes in (("4", "1") if EVERYTHING else ("4", "4", "1")[turn(method, 3)])
-    ],
-)
-def test_a_round_of_any_method_asks_no_tensor_for_its_value(method, lanes):
-    """Tensors on `meta` have shapes and no values: to read one, or to mix devices, raises; on a GPU it would
-    wait."""
-    model = "cnn_small(batch_norm=True)" if method == "fedbn" else "cnn_small"
-    given = {"rounds": 2, "epochs": 1, "batch": 8, "clients": 4, "samples": 12, "workers": 1}
-    replies = on_shapes(
-        resolve.resolve(config.build({**given, "model": model, "lanes": lanes, "method": method}), arrays())
-    )
-    assert [r.client for r in replies] == [0, 1, 2, 3]
-    assert all(t.is_meta for r in replies for t in r.weights.values())
-
-
-def on_shapes(run: run.Run) -> list[Reply]:
-    """The replies of a first round of four clients on tensors that have shapes only."""
-    loop = assemble.loop_of(run)
-    start, real = loop.down(loop.begin(), 1), loop.trainer
-    real.close()
-
-    def shape_of(t: Tensor) -> Tensor:
-        return torch.empty_like(t, device="meta")
-
-    samples = replace(real.samples, x=shape_of(real.samples.x), y=shape_of(real.samples.y))
-    trainer_ = Trainer(run.method, run.fed, samples, real.training, run.lanes)
-
-    def sent(k: int) -> tuple[Any, Any]:
-        there = start.to(k)
-        return tree_map(shape_of, there.weights), tree_map(shape_of, there.down)
-
-    there = Broadcast(1, start.lr, *sent(-1), own=sent if start.own else None)
-    replies = trainer_.train(there, range(4), {})
-    trainer_.close()
-    return replies
 
 
 @pytest.mark.parametrize(

@@ -132,20 +132,6 @@ def test_a_client_is_scored_with_the_weights_it_keeps_in_every_scope():
     assert tuned.series("global@client", "mean")[1] != tuned.series("personal@client", "mean")[1]
 
 
-def test_both_scopes_come_from_one_pass():
-    """The mean over clients weighted by their test rows is the global accuracy."""
-    fed = conformance.small_federation()
-    result = unskew.run("fedavg", fed, **KEEP)
-    rows = [
-        r
-        for r in result.record.rows["metrics"]
-        if r["t"] == 3 and r["client"] is not None and r["scope"] == "global@client"
-    ]
-    weights = np.array([len(fed.test[r["client"]]) for r in rows])
-    mean = float((np.array([r["value"] for r in rows]) * weights).sum() / weights.sum())
-    assert mean == pytest.approx(result.scores("global")["last"], abs=1e-5)
-
-
 def test_the_first_round_may_have_epochs_of_its_own():
     """FedNova reads the number of steps, so that a wrong one shows in the merge."""
 

@@ -34,13 +34,13 @@ def test_what_steps_add_up_to_is_exact_up_to_the_largest_momentum(rho, steps):
     assert pull(rho, steps) == pytest.approx(float(exact), rel=2e-7)
 
 
-@pytest.mark.parametrize("lanes", ["1", "4"])
 @pytest.mark.parametrize(
-    ("method", "falling"),
+    ("method", "lanes", "falling"),
     [
-        ("fedavg", {"lr": 1e30, "lr_decay": 1e-31}),
-        ("scaffold", {"lr_rounds": 2}),
-        ("apple", {"lr_rounds": 2}),
+        ("fedavg", "1", {"lr": 1e30, "lr_decay": 1e-31}),
+        ("scaffold", "1", {"lr_rounds": 2}),
+        ("scaffold", "4", {"lr_rounds": 2}),
+        ("apple", "4", {"lr_rounds": 2}),
     ],
 )
 def test_a_round_whose_learning_rate_is_nothing_moves_nothing_and_drops_nobody(method, lanes, falling):

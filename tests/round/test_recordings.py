@@ -70,7 +70,7 @@ GIVEN: list[dict[str, Any]] = [
     {"module": build("cnn_small", SHAPE), "method": "naivemix", "workers": 2},
     {"module": build("cnn_small", SHAPE), "method": "fedsam", "lanes": 1},
     {"module": build("cnn_small", SHAPE), "method": "scaffold+feddecorr", "optimiser": "sign"},
-    {"module": build("harnet", (1, 128, 3)), "shape": (1, 128, 3), "lanes": 1},
+    {"module": build("harnet", (1, 128, 3)), "shape": (1, 128, 3), "lanes": 1, "sizes": (20, 17, 9, 4, 2)},
 ]
 
 

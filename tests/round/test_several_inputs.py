@@ -224,8 +224,6 @@ def test_the_command_line_trains_and_predicts(tmp_path, monkeypatch):
     other = call("predict", "runs/r", "net.py", "--model", "net.py:Net")
     assert other.code == 2
     assert "E403 net.py is no .npz" in other.text
-    card = (tmp_path / "runs/r/model.md").read_text().replace("\\", "")
-    assert "| one sample | age float32 number, scan float32 [1, 8, 8] |" in card
 
 
 class Renamed(Scans):

@@ -19,9 +19,7 @@ from tests.federation import fake
 from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset
-from unskew.errors import StateError
 from unskew.federation.site.site import Site, SiteIdentity
-from unskew.records import checkpoints
 from unskew.records.checkpoints import digest
 
 N, T = 60, 6
@@ -82,37 +80,6 @@ def test_tokens_are_learnt_and_lanes_bound_what_they_change():
     assert one.scores()["last"] == many.scores()["last"] > 0.9
     for a, b in zip(one.model.parameters(), many.model.parameters()):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-4)
-
-
-def test_what_stands_at_places_without_a_label_changes_nothing():
-    padding = np.where(PRESENT, IDS, 11)
-    assert not np.array_equal(padding, IDS)
-    a, b = (trained(WORDS | {"input_ids": ids}).model.state_dict() for ids in (IDS, padding))
-    for name, t in a.items():
-        torch.testing.assert_close(t, b[name], rtol=0, atol=1e-6, msg=name)
-
-
-def test_a_folder_predicts_and_goes_on_as_the_run_did(tmp_path):
-    class Stop(Exception):
-        pass
-
-    def stop(_: object, summary: Any) -> None:
-        raise Stop
-
-    result = trained(folder=tmp_path, name="whole")
-    with pytest.raises(Stop):
-        trained(folder=tmp_path / "b", name="half", shown=stop)
-    assert trained(folder=tmp_path / "b", name="half").digest == result.digest
-    new = {name: values[:9] for name, values in WORDS.items()}
-    again = unskew.load(result.path, model=Tagger())
-    assert result.predict(new).shape == (9, T)
-    assert result.predict_proba(new).shape == (9, T, 3)
-    assert np.array_equal(again.predict_proba(new), result.predict_proba(new))
-    tree, facts = checkpoints.read(result.path / checkpoints.LATEST)
-    facts["inputs"]["places"] = 5
-    checkpoints.write(result.path / checkpoints.LATEST, tree, facts)
-    with pytest.raises(StateError, match=r"E111 .*ValueError"):
-        unskew.load(result.path, model=Tagger())
 
 
 def test_sites_end_with_the_bits_of_the_simulator(tmp_path):

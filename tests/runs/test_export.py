@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,8 @@ from torch import nn
 import unskew
 from tests.samples import EVERYTHING
 from unskew.errors import UsageError
-from unskew.runs.export import export_folder
-from unskew.runs.export.exported_model import export_model, input_scaling
+from unskew.runs import export
+from unskew.runs.export import export_model, input_scaling
 from unskew.system import disk
 
 N = 45
@@ -41,48 +40,32 @@ def fedrdn(tmp_path_factory) -> unskew.Result:
     return trained("fedrdn", IMAGES, name="r", folder=tmp_path_factory.mktemp("fedrdn"), keep_best=True)
 
 
-def loaded(path: Path, *arguments: Any) -> Any:
-    """What the export's own load.py gives."""
+def answers(path: Path, x: np.ndarray) -> np.ndarray:
+    """The logits of samples by the export's own load.py; its weights are constants, so that no torch.no_grad()
+    is needed."""
     spec = importlib.util.spec_from_file_location("load", path / "load.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.load(*arguments)
+    facts = json.loads((path / "model.json").read_text())
+    return module.load()(torch.as_tensor(x.astype(facts["inputs"]["dtype"]))).numpy()
 
 
-def answers(path: Path, x: np.ndarray) -> np.ndarray:
-    """The logits of samples by an exported folder alone."""
-    card = json.loads((path / "model.json").read_text())
-    x = x.astype(card["inputs"]["dtype"])
-    more = [eval(card["made_by"], {"unskew": unskew})] if card["format"] == "safetensors" else []
-    if card["format"] == "torch-export":  # its weights are constants, so the answer needs no torch.no_grad()
-        return loaded(path)(torch.as_tensor(x)).numpy()
-    with torch.no_grad():
-        return loaded(path, *more)(torch.as_tensor(x)).numpy()
-
-
-@pytest.mark.parametrize(
-    ("kind", "client"),
-    [
-        ("safetensors", None),
-        ("safetensors", "client-1"),
-        ("torch-export", "client-1"),
-    ],
-)
-def test_a_folder_alone_answers_as_the_run_does(kind, client, fedrdn, tmp_path):
+@pytest.mark.parametrize("client", [None, "client-1"])
+def test_a_folder_alone_answers_as_the_run_does(client, fedrdn, tmp_path):
     """With its classes, for one sample and for many, from images as they were given; and it says no more than
     it must.
 
     FedRDN's table of all sites was a constant of the graph, and every operation named the file it is in.
     """
-    paths = fedrdn.export(tmp_path / "e", kind, client)
+    paths = fedrdn.export(tmp_path / "e", client)
     ours = fedrdn.trained.outputs(IMAGES, client).numpy()
     assert np.allclose(answers(tmp_path / "e", IMAGES), ours, atol=1e-5)
     assert np.allclose(answers(tmp_path / "e", IMAGES[:1]), ours[:1], atol=1e-5)
-    card = json.loads((tmp_path / "e" / "model.json").read_text())
-    assert (card["client"], card["classes"]) == (client, list(fedrdn.federation.classes))
-    assert (np.array(card["classes"])[ours.argmax(1)] == fedrdn.predict(IMAGES, client)).all()
+    facts = json.loads((tmp_path / "e" / "model.json").read_text())
+    assert (facts["client"], facts["classes"]) == (client, list(fedrdn.federation.classes))
+    assert (np.array(facts["classes"])[ours.argmax(1)] == fedrdn.predict(IMAGES, client)).all()
     table = fedrdn.trained.end.down["fedrdn"]["mu"]
     for content in (path.read_bytes() for path in paths):
         assert all(row.numpy().tobytes() not in content for row in table)
@@ -114,7 +97,7 @@ def test_what_is_exported_does_what_each_method_does_when_it_predicts(method, x,
     with torch.no_grad():
         assert np.allclose(export_model(ours.trained, client)(torch.as_tensor(x)), z, atol=1e-5)
     if EVERYTHING and "fedproto" not in method:  # torch cannot follow its distances for any number of samples
-        ours.export(tmp_path / "e", "torch-export", client)
+        ours.export(tmp_path / "e", client)
         assert np.allclose(answers(tmp_path / "e", x), z, atol=1e-5)
 
 
@@ -123,17 +106,8 @@ def test_masks_are_answered_pixel_by_pixel(tmp_path):
     net = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Conv2d(2, 2, 1))
     ours = unskew.run("fedavg", (x, (x[:, 0] > 0.5).astype(int)), model=net, **SETTINGS)  # type: ignore[arg-type]
     ours.export(tmp_path / "e")
-    made = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Conv2d(2, 2, 1))
-    with torch.no_grad():
-        z = loaded(tmp_path / "e", made)(torch.tensor(x))
-    assert np.allclose(z, ours.trained.outputs(x), atol=1e-5)
+    assert np.allclose(answers(tmp_path / "e", x), ours.trained.outputs(x), atol=1e-5)
     assert json.loads((tmp_path / "e" / "model.json").read_text())["outputs"]["shape"] == ["N", 2, 8, 8]
-
-
-def test_what_is_somebody_elses_does_not_become_code(fedrdn, tmp_path):
-    """A class may be called like an end of a string and a statement."""
-    fedrdn.export(tmp_path / "e")
-    assert "import os" not in (tmp_path / "e" / "load.py").read_text()
 
 
 def test_nothing_is_overwritten_and_nothing_is_left_behind(fedrdn, tmp_path, monkeypatch):
@@ -156,8 +130,8 @@ def test_nothing_is_overwritten_and_nothing_is_left_behind(fedrdn, tmp_path, mon
 
 
 def test_a_model_that_answers_otherwise_is_not_written(fedrdn, tmp_path, monkeypatch):
-    off = replace(export_folder.FORMATS["safetensors"], answer=lambda content, whole, x: whole(x) + 0.01)
-    monkeypatch.setitem(export_folder.FORMATS, "safetensors", off)
+    forward = export.ExportedModel.forward
+    monkeypatch.setattr(export.ExportedModel, "forward", lambda whole, x: forward(whole, x) + 0.01)
     with pytest.raises(UsageError, match=r"E160 .*differ by up to 0.01"):
         fedrdn.export(tmp_path / "e")
     assert not (tmp_path / "e").exists()
@@ -178,20 +152,26 @@ def test_samples_with_several_inputs_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("method", "client", "kind", "says"),
+    ("method", "client", "says"),
     [
-        ("local", None, "safetensors", "E131 .*every client keeps weights"),
-        ("local", "client-9", "safetensors", "E109 there is no client 'client-9'"),
-        ("fedetf", None, "safetensors", "E160 'fedetf' changes the model's layers"),
-        ("fedproto(aggregate_weights=False)", 0, "safetensors", "E160 'fedproto' answers in place"),
-        ("knn_per", 0, "safetensors", "E160 the own model of client-0 holds 'knn_per.h'"),
-        ("fedavg", None, "pickle", "E109 there is no format 'pickle'"),
+        ("local", None, "E131 .*every client keeps weights"),
+        ("local", "client-9", "E109 there is no client 'client-9'"),
+        ("knn_per", 0, "E160 the own model of client-0 holds 'knn_per.h'"),
     ],
 )
-def test_what_cannot_be_exported_is_refused_in_a_sentence(method, client, kind, says, tmp_path):
+def test_what_cannot_be_exported_is_refused_in_a_sentence(method, client, says, tmp_path):
     with pytest.raises(UsageError, match=says):
-        trained(method, ROWS).export(tmp_path / "e", kind, client)
+        trained(method, ROWS).export(tmp_path / "e", client)
     assert not (tmp_path / "e").exists()
+
+
+def test_folders_of_the_machine_stay_out_of_an_export(tmp_path):
+    home = tmp_path / "marked home"
+    home.mkdir()
+    np.savez(home / "rows.npz", x=ROWS, y=np.arange(N) % 3)
+    ours = unskew.run("fedavg", str(home / "rows.npz"), folder=home, name="r", model="mlp", **SETTINGS)  # type: ignore[arg-type]
+    ours.export(tmp_path / "e")
+    assert all(b"marked" not in file.read_bytes() for file in (tmp_path / "e").iterdir())
 
 
 def test_inputs_that_are_changed_by_more_than_a_scale_are_refused():

@@ -19,12 +19,10 @@ from torch import Tensor
 from unskew.core.replies import Reply
 from unskew.round.clients import Broadcast
 from unskew.round.probes import MOST_CLIENTS, Measurement, Measures, Probe, RoundEnd, RunInspector, mean
-from unskew.runs.measures import histograms, received, tsne
-from unskew.runs.measures.confusion import Confusion
+from unskew.runs.measures import tsne
 from unskew.runs.measures.correlation import Correlation, distance_correlation
 from unskew.runs.measures.cross_site import CrossSite
 from unskew.runs.measures.exposure import Exposed
-from unskew.runs.measures.received import Received
 from unskew.runs.measures.separation import Separation
 from unskew.runs.measures.tsne import TSNE
 
@@ -197,97 +195,6 @@ def test_every_model_is_scored_at_every_other_site_and_a_site_that_did_not_train
         "cross_site/c>b": 0.21,
     }
     assert not CrossSite(seen).measure(ended([0, 2], last=False)).values
-
-
-class Inputs(Received):
-    """The next round's clients would be sent five inputs of class 0."""
-
-    def __init__(self, lens: Any):
-        Probe.__init__(self, lens)
-
-    def _inputs(self, end):
-        return torch.tensor([[90.0], [90.0], [0.5], [0.0], [9.5]]), torch.zeros(5, dtype=torch.int64)
-
-
-def test_a_choice_of_received_inputs_is_held_against_all_training_rows_and_a_choice_of_test_rows(monkeypatch):
-    """The last three of five are looked at: 0.5, 0 and 0.5 from the rows of one client or the other. Test
-    rows 2, 7 and 8 of classes 0, 1 and 1 are 2, 3 and 2 away from them; two of the three inputs are nearest
-    to the one of their class."""
-    monkeypatch.setattr(received, "MOST", 3)
-    x = torch.tensor([[0.0], [10.0], [90.0]])
-    seen = lens(samples=SimpleNamespace(x=x, rows=[np.array([0]), np.array([1])]), y=np.array([1, 0, 1, 1]))
-    seen.scoring.x = torch.tensor([[0.4], [2.0], [7.0], [8.0]])
-    seen.trainer.fed.shape = (1,)
-    seen.choice = lambda rows, most, *purpose: rows[-most:]
-    assert Inputs(seen).measure(ended([0])).values == {
-        "received_likeness": pytest.approx(2 / 3),
-        "received_likeness_of_real": pytest.approx(2 / 3),
-        "received_nearness": pytest.approx(0.25),
-    }
-
-
-def answering(sizes: list[int], outputs: Tensor) -> Any:
-    """A lens of clients with so many test rows each, all of which begin with the first; outputs: of all
-    rows."""
-    rows = [np.arange(n) for n in sizes]
-    seen = lens(y=np.array([0, 0, 0, 1, 1]), clients=list(range(len(sizes))), test=rows)
-    seen.client_names = tuple(f"c{k}" for k in range(len(sizes)))
-    seen.trainer.fed.classes = 2
-    seen.rows_of = lambda k: np.arange(5) if k < 0 else rows[k]
-
-    def test_outputs(which, k, start):
-        assert start is AFTER
-        return outputs[which]
-
-    seen.test_outputs = test_outputs
-    return seen
-
-
-def test_tables_of_mistakes_are_of_the_clients_with_the_most_test_samples():
-    outputs = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
-    seen = answering([1, 2, 3, 1, 4, 4, 4, 4, 4, 4, 4, 4, 4, 5], outputs)
-    picture = Confusion(seen).measure(ended([0])).picture
-    assert picture["all"] == [[1, 2], [1, 1]]
-    assert picture["names"] == ["c1", "c2", *(f"c{k}" for k in range(4, 14))]
-    assert picture["sites"][:2] == [[[1, 1], [0, 0]], [[1, 2], [0, 0]]]
-
-
-@dataclass(frozen=True)
-class Named:
-    name: str
-
-
-class Trained(histograms.Histograms):
-    """Two Parts broadcast labels, and training sees three of class 0 and one of class 1."""
-
-    def _pools(self):
-        return {Named("one"): "labels", Named("two"): "y"}
-
-    def _as_trained(self, reply, sent):
-        assert sent is SENT_POOLS
-        return torch.tensor([3.0, 1.0])
-
-
-SENT_POOLS = Broadcast(
-    4, 0.1, {}, {"one": {"labels": torch.tensor([0, 0])}, "two": {"y": torch.tensor([0, 1])}}
-)
-
-
-def test_histograms_are_held_against_the_shares_of_all_clients_together():
-    """Clients have [8, 0] and [0, 2]: all together 0.8 of class 0. Pools have 1 and 0.5 of it, on average
-    0.75."""
-    seen = lens(samples=SimpleNamespace(counts_KC=np.array([[8, 0], [0, 2]])))
-    seen.trainer.fed.classes = 2
-    end = ended([0, 1])
-    measured = Trained(seen).measure(RoundEnd(4, True, SENT_POOLS, AFTER, end.replies))
-    assert measured.values == {
-        "histogram_pool": pytest.approx(0.05),
-        "histogram_local": pytest.approx((0.2 + 0.8) / 2),
-        "histogram_mixed": pytest.approx(0.05),
-    }
-    assert measured.picture == {
-        "buffer": [0.75, 0.25], "local": [[1, 0], [0, 1]], "mixed": [[0.75, 0.25]] * 2, "names": ["a", "b"]
-    }  # fmt: skip
 
 
 def test_nothing_is_exposed_by_a_part_that_keeps_all_at_the_server_or_reads_sums_alone():

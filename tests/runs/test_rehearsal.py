@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 import unskew
 from tests.experiments.tables import written
 from unskew import cli
-from unskew.comparison import dry_run, training
-from unskew.comparison.plan import Plan, plan_cells
+from unskew.comparison import training
+from unskew.comparison.plan import Plan, dry_run, plan_cells
 from unskew.errors import UnskewError
 from unskew.runs import resolve
 
@@ -66,12 +66,12 @@ def test_it_reads_and_deals_once_and_leaves_out_other_seeds_and_what_has_begun(t
     monkeypatch.setattr(resolve, "run_on", lambda *a: built.append(a) or build(*a))
     methods = ("fedavg", "fedprox", "flea", "local", "centralised")
     plan = plan_cells(tmp_path, Plan(methods, (0, 1), SMALL))
-    dry_run.dry_run(plan)
+    dry_run(plan)
     assert (len(dealt), len(built)) == (2, 5)  # centralised has all rows at one client
     for cell in plan:
         cell.path.mkdir()
         (cell.path / "config.yaml").touch()
-    dry_run.dry_run(plan)
+    dry_run(plan)
     assert (len(dealt), len(built)) == (2, 5)
 
 

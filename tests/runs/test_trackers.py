@@ -15,7 +15,7 @@ import pytest
 
 import unskew
 from unskew.errors import StateError, UsageError
-from unskew.runs.trackers.tracker import scalars
+from unskew.runs.trackers import MLflow, scalars
 
 SETTINGS: dict[str, Any] = {
     "rounds": 3, "epochs": 1, "workers": 1, "lanes": "1", "skew": "iid", "clients": 3, "model": "mlp"
@@ -165,13 +165,11 @@ def test_a_tracker_writes_through_no_link_in_the_folder_of_the_run(tracker, tmp_
 
 
 def test_mlflow_is_told_no_more_at_once_than_it_takes(tmp_path, store):
-    from unskew.runs.trackers.mlflow import Tracker
-
     settings = {"lr": 0.5, "note": "x" * 600, **{f"setting{i}": i for i in range(120)}}
     run: Any = SimpleNamespace(
         t=0, folder=tmp_path, method="fedavg", settings=SimpleNamespace(as_dict=lambda: settings)
     )
-    tracker, row = Tracker(), {"t": 1, "scope": "global@client", "metric": "accuracy", "value": 0.5}
+    tracker, row = MLflow(), {"t": 1, "scope": "global@client", "metric": "accuracy", "value": 0.5}
     tracker.begun(run)
     tracker.evaluated(run, [{**row, "client": k} for k in range(2500)])
     assert store.calls == [100, 23, 1000, 1000, 500]

@@ -312,28 +312,3 @@ def test_a_weight_that_is_held_elsewhere_too_is_refused(where):
         UsageError, match=r"E123 .* it holds its weight 'body.weight' in 'held', too, where it stays"
     ):
         unskew.run("fedavg", data(), model=Held(HOLDERS[where]), rounds=1, clients=2, epochs=1)
-
-
-class Greatest(nn.Module):
-    """over: divides by what is largest in the batch, or takes it off."""
-
-    def __init__(self, over) -> None:
-        super().__init__()
-        self.over, self.head = over, nn.Linear(36, CLASSES)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.over(x.flatten(1)))
-
-
-@pytest.mark.parametrize(
-    "over", [lambda h: h / h.abs().amax(), lambda h: h - 0.3 * h.amax(0), lambda h: h - 0.3 * h.amin(0)]
-)
-def test_a_model_that_reads_the_batchs_largest_number_trains_one_client_after_another(over):
-    """Padding with a copy of a sample could not change it, so that batches were padded and trained
-    otherwise."""
-    result, alone = (
-        unskew.run("fedavg", data(), model=(torch.manual_seed(0), Greatest(over))[1], rounds=1, clients=3, epochs=1,
-                   lanes=lanes, batch=8, skew="dirichlet:0.5", normalise="none")
-        for lanes in ("16", "1")
-    )  # fmt: skip
-    assert result.digest == alone.digest

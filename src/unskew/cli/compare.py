@@ -56,8 +56,7 @@ def compare(
     given: Annotated[dict[str, Any], FromSettings([name for name in SETTINGS if name != "seed"])],
 ) -> None:
     """Compare methods: mean and standard deviation over seeds, paired tests, and a report."""
-    from unskew.comparison.dry_run import dry_run
-    from unskew.comparison.plan import Plan, write_plan
+    from unskew.comparison.plan import Plan, dry_run, write_plan
     from unskew.comparison.tuning import planned_runs, tuning_of
     from unskew.config import build, load_partial
     from unskew.core.method import Method
@@ -120,8 +119,7 @@ def check_target(target: float | None, score: str) -> None:
 
 def resume(path: Path, as_json: bool) -> None:
     """Finish a comparison that was interrupted."""
-    from unskew.comparison.dry_run import check_data
-    from unskew.comparison.plan import read_plan
+    from unskew.comparison.plan import check_data, read_plan
     from unskew.comparison.tuning import planned_runs, tuning_of
 
     plan = read_plan(path)

@@ -87,7 +87,7 @@ def _disclosed(loop: Loop) -> list[str]:
 
 def _summed(loop: Loop) -> str:
     """Whether secure aggregation can hide what each client sends, and if not, why."""
-    from unskew.core.protection import sum_problem
+    from unskew.core.method import sum_problem
     from unskew.privacy.secure_aggregation import LEAST_SITES
 
     for part in loop.method.parts:
@@ -120,9 +120,8 @@ def _example(method: str, data: str, model: str) -> tuple[Loop, str]:
         if refusal.code != "E108" or (data, model) != (DATA, MODEL):
             raise
     parts = method_of(settings)
-    small = conformance.settings_for(parts)
-    loop = loop_of(resolve(small, conformance.small_federation(), parts))
-    return loop, f"colour images of 8x8 and {small.model}, 8 clients"
+    loop = conformance.loop_for(parts)
+    return loop, f"colour images of 8x8 and {loop.run.settings.model}, 8 clients"
 
 
 def check(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,6 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from unskew.cli import completion
 from unskew.cli.terminal import plain_output
 from unskew.config import FIELDS, OPTIONS, Settings
 from unskew.errors import UnskewError, UsageError, printable, suggestion
@@ -32,6 +31,43 @@ SETTINGS = tuple(a.name for a in arguments.of(Settings) if a.name not in ("metho
 """The settings that are options. `method` is an argument; `set` is written --set part.argument=value."""
 Function = Callable[..., None]
 T = TypeVar("T")
+
+
+def completion_of(argument: str) -> Callable[[str], list[str]] | None:
+    """The function that completes an argument of a command; None for the shell, which names files."""
+    if argument in ("method", "methods"):
+        return complete_methods
+    if argument not in ("data", "model", "attack", "table"):
+        return None
+    return lambda incomplete: sorted(name for name in _names(argument) if name.startswith(incomplete))
+
+
+def complete_methods(incomplete: str) -> list[str]:
+    """Names of methods; after a +, the whole text with each name at its end."""
+    from unskew.methods import catalogue
+
+    before, plus, name = incomplete.rpartition("+")
+    known = ("fedavg", *catalogue.entries(), *catalogue.presets())
+    return sorted(f"{before}{plus}{each}" for each in known if each.startswith(name))
+
+
+def _names(argument: str) -> Iterable[str]:
+    match argument:
+        case "data":
+            from unskew.data import registry
+
+            return registry.names()
+        case "model":
+            from unskew.models import registry
+
+            return ("auto", *registry.names())
+        case "attack":
+            from unskew.attacks import registry
+
+            return registry.names()
+    from unskew import experiments
+
+    return [path.stem for path in Path(experiments.__file__).parent.glob("*.yaml")]
 
 
 @dataclass(frozen=True)
@@ -224,7 +260,7 @@ def _parameter(argument: Argument, panel: str | None = None) -> inspect.Paramete
         "help": help_text(argument),
         "show_default": False,
         "rich_help_panel": option.panel or panel,
-        "autocompletion": completion.of(argument.name),
+        "autocompletion": completion_of(argument.name),
     }
     info = typer.Option(option.flag or _flag(argument), **shown)
     if option.positional or (required and not option.flag):

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
@@ -183,18 +183,14 @@ class ExportArguments(ModelOptions):
     """The options of `unskew export`."""
 
     out: Annotated[Path, "the new folder to write"]
-    format: Annotated[
-        Literal["safetensors", "torch-export"],
-        "weights alone, or a graph for PyTorch",
-    ] = "safetensors"
 
 
 def export(arguments: ExportArguments) -> None:
-    """Write a run's model as a folder that can be used without unskew: the model, model.json, the model card,
-    and how to load it.
+    """Write a run's model as a folder that can be used without unskew: a graph for PyTorch, model.json, and
+    how to load it.
 
     No code in the run's folder is executed, and the training samples are not needed.
     """
-    for path in arguments.result().export(arguments.out, arguments.format, arguments.whose):
+    for path in arguments.result().export(arguments.out, arguments.whose):
         print(path)
     print(f"next  python -i {shlex.quote(str(arguments.out / 'load.py'))}")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from unskew.comparison import progress, training
-from unskew.comparison.dry_run import dry_run
+from unskew.comparison.plan import dry_run
 from unskew.comparison.progress import Cell, announce
 from unskew.errors import DataError, UsageError
 from unskew.experiments import Request, pages

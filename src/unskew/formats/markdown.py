@@ -1,4 +1,4 @@
-"""Markdown tables and text blocks, for generated pages of the documentation and for model cards."""
+"""Markdown tables and text blocks, for generated pages of the documentation."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from unskew.core.client import Fed
+from unskew.core.method import sample_problem, sums_released
 from unskew.core.part import HOOKS, Part, overrides
-from unskew.core.protection import sample_problem, sums_released
 from unskew.core.shares import Share
 from unskew.core.trip import Trip
 from unskew.formats import arguments, calls

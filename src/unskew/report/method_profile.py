@@ -13,9 +13,8 @@ from importlib import resources
 from typing import Any, get_args
 
 from unskew.core.client import Fed
-from unskew.core.method import part_roles
+from unskew.core.method import part_roles, sum_problem
 from unskew.core.part import HOOKS, Part, overrides
-from unskew.core.protection import sum_problem
 from unskew.core.shares import Kind, Share
 
 COSTS_FILE = "costs.csv"

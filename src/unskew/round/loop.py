@@ -16,9 +16,8 @@ import torch
 
 from unskew.core import encoding, gate
 from unskew.core.client import Fed
-from unskew.core.method import Method
+from unskew.core.method import Method, without_losses
 from unskew.core.part import Part, Trip, overrides
-from unskew.core.protection import without_losses
 from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights, align, sorted_tree, tree_map
 from unskew.core.user_parts import trip_result

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from unskew.config import Settings
 from unskew.core.user_parts import check_class
 from unskew.errors import UsageError, excerpt
 from unskew.round.callback import Callback, Progress
+from unskew.runs.trackers import TRACKERS
 from unskew.scores import Kind, kind
 
 
@@ -108,9 +108,6 @@ def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
     return listed
 
 
-TRACKERS_PACKAGE = "unskew.runs.trackers"
-
-
 def callbacks_of(settings: Settings, folder: Path | None) -> list[Callback]:
     """The callbacks of a run's settings. folder: of the run; None if it is in memory.
 
@@ -126,6 +123,4 @@ def callbacks_of(settings: Settings, folder: Path | None) -> list[Callback]:
                 "E109", "keep_best writes a file; give run(..., name='my-run') to have a folder for it."
             )
         callbacks.append(KeepBest())
-    for name in settings.trackers:
-        callbacks.append(importlib.import_module(f"{TRACKERS_PACKAGE}.{name}").Tracker())
-    return callbacks
+    return [*callbacks, *(TRACKERS[name]() for name in settings.trackers)]

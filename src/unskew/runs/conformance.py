@@ -30,12 +30,11 @@ from unskew import data
 from unskew.config import Settings
 from unskew.core import gate
 from unskew.core.client import Batch, Client, Out
-from unskew.core.hook_results import below_vmap
-from unskew.core.method import Method, more_rounds_problem
+from unskew.core.method import Method, more_rounds_problem, sum_problem
 from unskew.core.part import HOOKS, Part, overrides
-from unskew.core.protection import sum_problem
 from unskew.core.replies import Ups
 from unskew.core.trees import Tree, flat_tree, leaves, size_in_bytes
+from unskew.core.user_parts import below_vmap
 from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
 from unskew.errors import UnskewError, UsageError
@@ -88,19 +87,6 @@ def run_for(method: Method, clients: Federation | None = None, /, **changes: obj
         if refusal.code != "E108" or "model" in changes:
             raise
         return resolve(plain.replace(model=NORMALISED_MODEL), clients, method)
-
-
-def settings_for(method: Method, /, **changes: object) -> Settings:
-    """The settings of `run_for`, without building a model that `changes` name."""
-    plain = short_settings(**changes)
-    if "model" in changes:
-        return plain
-    try:
-        return resolve(plain, small_federation(), method).settings
-    except UsageError as refusal:
-        if refusal.code != "E108":
-            raise
-        return plain.replace(model=NORMALISED_MODEL)
 
 
 DROPPED_CODES = {f"E30{i}" for i in range(1, 9)}

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unskew.core.method import first_stage_doubt
 from unskew.core.user_parts import is_own
 from unskew.errors import NothingUsed
 from unskew.records import client_lists
@@ -33,7 +32,7 @@ MANY_DROPPED = "E316"
 CLIPPED = "E322"
 """The code of the events of rounds in which numbers were clipped."""
 FIRST_STAGE = "E139"
-"""The code of the remark before round 1 that a run may end in its first stage, and of the event if it did."""
+"""The code of the remark before round 1 that a run may end in its first stage."""
 _ROUND_CODE = "round"
 _NOT_FINITE_CODES = ("E301", "E314")
 _DROP_CODES = ("E303", "E310", "E309", "E318")
@@ -89,28 +88,20 @@ class UsedReplies:
 
 
 def check_used(run: Run, record: Record) -> None:
-    """Add an event to the record of a finished run if many replies were dropped (E316), or if it ended in the
-    first stage of its method (E139). Raises NothingUsed (E316) with the likeliest cause if too few were used.
-    """
+    """Add an event (E316) to the record of a finished run if many replies were dropped. Raises NothingUsed
+    (E316) with the likeliest cause if too few were used."""
     replies = UsedReplies.of(record.rows["events"], run.fed.clients)
     if not replies.enough:
         text = f"{replies}, so the weights are not a result of {run.method}: {likely_cause(run, replies)}"
         raise NothingUsed("E316", text)
-    last = record.last_round
-    for t, code, text in (
-        (run.settings.rounds, MANY_DROPPED, _dropped_doubt(run, replies)),
-        (last, FIRST_STAGE, first_stage_doubt(run.method, run.settings.rounds, last)),
-    ):
-        if text:
-            record.add("events", [{"t": t, "code": code, "text": text}])
+    if text := _dropped_doubt(run, replies):
+        record.add("events", [{"t": run.settings.rounds, "code": MANY_DROPPED, "text": text}])
 
 
-def doubt(run: Run, replies: UsedReplies, t: int) -> str:
-    """Why the scores of a run with the last round t say little, as a sentence with the likeliest cause; else
-    "": more than a third of the replies was dropped, or the run ended in the first stage of its method, or as
-    `events_doubt` says."""
-    stage = first_stage_doubt(run.method, run.settings.rounds, t)
-    return _dropped_doubt(run, replies) or events_doubt(replies) or stage
+def doubt(run: Run, replies: UsedReplies) -> str:
+    """Why the scores of a run say little, as a sentence with the likeliest cause; else "": more than a third
+    of the replies was dropped, or as `events_doubt` says."""
+    return _dropped_doubt(run, replies) or events_doubt(replies)
 
 
 def events_doubt(replies: UsedReplies) -> str:

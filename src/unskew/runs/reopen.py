@@ -58,47 +58,42 @@ class UserCode:
         return UserCode(*named)
 
 
+OWN_CODE = {
+    "method": "method=... (--method)",
+    "model": "model=... (--model FILE.py:FUNCTION)",
+    "loss": "--loss FILE.py:FUNCTION",
+}
+"""By setting that may name code, how to name the caller's own."""
+
+
+def check_code(path: Path, files: Mapping[str, str], settings: Settings, name: str, given: object) -> None:
+    """Check what the caller gave for a setting, called `name`, of the run in this folder. files: digests of
+    the files with which the run was trained.
+
+    Raises StateError: E156 if the setting names code, which is not taken from the folder, and nothing is
+    given; E112 for a file with another digest.
+    """
+    text = str(getattr(settings, name))
+    if given is None and (".py" in text or GIVEN_OBJECT in text):  # anywhere, so that no parser finds a file
+        message = f"the {name} of {path} was code ({text}), which is not taken from the folder"
+        raise StateError("E156", f"{message}; name yours: {OWN_CODE[name]}.")
+    if isinstance(given, str):
+        _check_file(path, files, given)
+
+
 def recorded_method(
     path: Path, files: Mapping[str, str], settings: Settings, given: Method | Part | str | None
 ) -> Method:
-    """The method of the run in this folder. files: digests of the files with which it was trained. given: the
-    caller's method. Raises StateError: E156 if it needs a Python file and none is given, E112 for a file with
-    another digest."""
-    if given is None:
-        if ".py" in settings.method:  # anywhere in the text, so that no parser can find a file in it
-            text = f"the method of {path}, {settings.method}, has a Part in a Python file"
-            raise StateError("E156", f"{text}; name the method with your own file: method=... (--method).")
-        try:
-            return resolve.method_of(settings)
-        except UsageError as error:
-            text = f"the method of {path} cannot be read: {error.text} If a program gave its Parts, give them"
-            raise StateError("E156", f"{text} again: method=...") from error
+    """The method of the run in this folder; arguments as for `check_code`. Raises StateError (E112, E156) as
+    it does, and E156 for a method that cannot be read."""
+    check_code(path, files, settings, "method", given)
     if isinstance(given, str):
-        _check_file(path, files, given)
         return resolve.parts_of(given, settings.set if given == settings.method else None)
-    return resolve.method_of(settings, given)
-
-
-def check_model(
-    path: Path, files: Mapping[str, str], settings: Settings, given: nn.Module | ModelFunction | str | None
-) -> None:
-    """Raises StateError: E156 if the model of the run needs code and none is given, E112 for a file with
-    another digest."""
-    if given is None and (settings.model == GIVEN_OBJECT or ".py" in settings.model):
-        text = f"the model of {path} was code ({settings.model}), which is not taken from the folder"
-        raise StateError("E156", f"{text}; name yours: model=... (--model FILE.py:FUNCTION).")
-    if isinstance(given, str):
-        _check_file(path, files, given)
-
-
-def check_loss(path: Path, files: Mapping[str, str], settings: Settings, given: str | None) -> None:
-    """Raises StateError: E156 if the run minimises a user's function and none is given, E112 for a file with
-    another digest."""
-    if given is not None:
-        _check_file(path, files, given)
-    elif python_files.names_function(settings.loss):
-        text = f"the loss of {path} was code ({settings.loss}), which is not taken from the folder"
-        raise StateError("E156", f"{text}; name yours: --loss FILE.py:FUNCTION.")
+    try:
+        return resolve.method_of(settings, given)
+    except UsageError as error:
+        text = f"the method of {path} cannot be read: {error.text} If a program gave its Parts, give them"
+        raise StateError("E156", f"{text} again: method=...") from error
 
 
 def _check_file(path: Path, files: Mapping[str, str], text: str) -> None:
@@ -194,7 +189,7 @@ def rebuild(
     which it was trained. Raises StateError: E156 if the model or method cannot be built from `code`, E112 for
     a file with another digest."""
     method, model = recorded_method(path, files, settings, code.method), code.model
-    check_model(path, files, settings, model)
+    check_code(path, files, settings, "model", model)
     here = settings.replace(device="cpu", precision="float32", workers=1, lanes="1")
     here = here.replace(
         normalise="none",

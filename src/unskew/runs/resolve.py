@@ -18,10 +18,9 @@ from unskew.config import TRACKERS, Settings
 from unskew.core import module_inputs
 from unskew.core.client import Batch, Fed
 from unskew.core.keys import key, numpy_key
-from unskew.core.method import Method, stage_remarks
+from unskew.core.method import Method, stage_remarks, sum_problem, sums_released
 from unskew.core.network import Network
 from unskew.core.part import Part, overrides
-from unskew.core.protection import sum_problem, sums_released
 from unskew.core.user_parts import is_own
 from unskew.data.clients.federation import Federation
 from unskew.data.registry import check_text

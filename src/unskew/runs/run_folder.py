@@ -44,7 +44,7 @@ from unskew.records.run_lock import RunLock
 from unskew.round.callback import CallbackList
 from unskew.round.loop import Loop, RoundSummary, remaining_rounds
 from unskew.round.run import Run
-from unskew.runs import hardware, model_card, predictions, resolve
+from unskew.runs import hardware, predictions, resolve
 from unskew.runs.assemble import loop_of
 from unskew.runs.callbacks import callbacks_of
 from unskew.runs.coverage import check_used
@@ -237,7 +237,7 @@ class RunFolder:
             now = self._first(loop, checkpoint, say)
             for after in remaining_rounds(loop, now, save):
                 now = after
-            self._finish(loop, now)
+            self._finish(now)
             check_used(self.run, loop.record)
             loop.audience.ended("done")
         except BaseException as error:
@@ -413,7 +413,7 @@ class RunFolder:
         loop.record.privacy = account_entries(loop)
         schema.put_releases(self.path, loop.record.privacy)
 
-    def _finish(self, loop: Loop, now: State) -> None:
+    def _finish(self, now: State) -> None:
         facts = {
             "t": now.t,
             "model": self.run.settings.model,
@@ -421,7 +421,6 @@ class RunFolder:
             "inputs": predictions.input_facts(self.run.federation),
         }
         checkpoints.write(self.path / MODEL, now.weights, facts)
-        disk.replace(self.path / model_card.FILE, model_card.card_text(self.run, loop.record, now))
 
 
 def with_recorded_lanes(run: Run, checkpoint: Checkpoint | None) -> Run:

@@ -301,9 +301,9 @@ class RunData:
     @property
     def doubt(self) -> str:
         """A reason to distrust the scores: many replies were dropped (E316), an exchange was left out,
-        numbers were clipped (E322), a metric was changed (E112), or the run ended in the first stage of its
-        method (E128)."""
-        texts = {e.get("code"): str(e.get("text", "")) for e in self.events if e["t"]}
+        numbers were clipped (E322), a metric was changed (E112), or the run may have ended in the first stage
+        of its method (E139)."""
+        texts = {e.get("code"): str(e.get("text", "")) for e in self.events}
         return texts.get(MANY_DROPPED) or events_doubt(self.replies) or texts.get(FIRST_STAGE, "")
 
     @cached_property

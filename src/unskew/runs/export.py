@@ -1,36 +1,55 @@
-"""A run's model with all steps from a raw sample to the model's output, as one module.
+"""The folder of an exported model: a graph for PyTorch, which needs neither unskew nor the model's source.
+
+model.pt2     the graph, from a raw sample to the model's output (the format of torch.export)
+model.json    everything that a program needs to use it
+load.py       a few lines that load it
 
 Settings and Parts together scale each channel by a mean and a deviation. An exported model has these two rows
 in place of their sources: FedRDN's table has the statistics of every site, but its global model needs only
-their mean. Letters: N samples, C classes, channels or columns of a table.
+their mean. Samples of a folder of images are in [0, 1] already, so their `divided_by` is 1. Letters: N
+samples, C classes, channels or columns of a table.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
+import json
+import logging
 import math
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.export import Dim
 
 from unskew.core import module_inputs
 from unskew.core.client import Client, replace_fields
 from unskew.core.network import Network
 from unskew.core.part import Part
 from unskew.core.trees import Weights, tree_map
-from unskew.data.clients.federation import RemoteFederation
+from unskew.data.clients.federation import Federation, RemoteFederation
 from unskew.errors import UsageError
+from unskew.formats.specs import without_folders
+from unskew.models.blocks import outputs
 from unskew.round.clients import Broadcast
 from unskew.round.evaluation import Evaluation
+from unskew.round.precision import torch_defaults
 from unskew.round.samples import load_samples
 from unskew.round.trainer import Trainer
 from unskew.runs import predictions
 from unskew.runs.assemble import trainer_of
 from unskew.runs.predictions import RemoteRows, TrainedRun
+from unskew.system import disk
+from unskew.version import revision
 
+GRAPH = "model.pt2"
 LINEAR_TOLERANCE = 1e-9
 """The largest relative deviation from a linear function in double precision."""
 
@@ -186,3 +205,144 @@ def example_samples(whole: ExportedModel, shape: tuple[int, ...], dtype: str, co
     row = (1, -1, *[1] * (len(shape) - 1))
     mean, std = (v.reshape(row) for v in (whole.inputs.mean, whole.inputs.std))
     return ((even * 4 - 2) * std + mean).float()
+
+
+def _graph_of(whole: ExportedModel, x: Tensor) -> bytes:
+    """The content of a file with the model's graph for any number of samples. x: two samples."""
+    buffer = io.BytesIO()
+    try:
+        with torch.no_grad(), _quiet():
+            program = torch.export.export(whole, (x,), dynamic_shapes={"x": {0: Dim("N")}}, strict=False)
+    except Exception as error:  # torch raises many kinds, for models that it cannot trace
+        reason = str(error).partition("\n")[0]
+        text = (
+            f"torch.export cannot follow this model for any number of samples ({type(error).__name__}:"
+            f" {reason[:200]})"
+        )
+        raise UsageError("E160", f"{text}; `unskew.load(RUN).model` is the module.") from error
+    for weight in program.parameters():
+        weight.requires_grad_(False)  # outputs are then plain tensors without a gradient graph
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)
+    torch.export.save(program, buffer)
+    return buffer.getvalue()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress the output of torch about graphs; failures raise errors instead."""
+    level, sink = logging.root.manager.disable, io.StringIO()
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(sink),
+            contextlib.redirect_stderr(sink),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+LOGITS = "logits; their softmax over axis 1 are the probabilities of the classes, in this order"
+TOKENS = (
+    "logits; their softmax over axis 2 are the probabilities of the classes at every token, in this order"
+)
+SEVERAL = (
+    "logits; the logistic function of each is the probability that the sample has this label, in this order"
+)
+
+
+def model_facts(trained: TrainedRun, whole: ExportedModel, dtype: str) -> dict[str, Any]:
+    """The content of model.json. dtype: of the model's input. `form` says how files became samples."""
+    run, constants = trained.run, whole.inputs
+    federation, inputs = run.federation, predictions.input_facts(run.federation)
+    shape = outputs(federation.shape, federation.n_classes, tuple(run.task.pixels(federation.shape)))
+    return {
+        "method": without_folders(str(run.method)),
+        "data": federation.name,
+        "task": run.task.name,
+        "round": trained.end.t,
+        "client": whole.client or None,
+        "inputs": {
+            "name": "x",
+            "dtype": dtype,
+            "shape": ["N", *federation.shape],
+            "divided_by": constants.divided_by if constants else 1,
+            "mean": constants.mean.tolist() if constants else None,
+            "std": constants.std.tolist() if constants else None,
+            "scaled": "by the model",
+            **({"form": inputs["form"]} if "form" in inputs else {}),
+        },
+        "outputs": {"name": "logits", "shape": ["N", *shape], "meaning": _meaning(federation)},
+        **({"target": inputs["target"]} if federation.target else {"classes": list(federation.classes)}),
+        "model": without_folders(run.settings.model),
+        "versions": {"unskew": revision(), "torch": torch.__version__},
+    }
+
+
+def _meaning(federation: Federation) -> str:
+    """The meaning of the outputs."""
+    if target := federation.target:
+        return f"one number, of which '{target.name}' is {target.scale!r} times, plus {target.center!r}"
+    if federation.several:
+        return SEVERAL
+    return TOKENS if federation.tokens else LOGITS
+
+
+LOGIT_TOLERANCE = 1e-4
+"""The largest difference of logits relative to the largest logit; graphs sum in another order."""
+LOAD = '''"""The model in model.pt2, for torch alone. It takes samples as model.json describes them."""
+from pathlib import Path
+import torch
+
+def load():
+    """A function of samples, a tensor [N, *shape]. Load no .pt2 file that you do not trust."""
+    return torch.export.load(Path(__file__).parent / "model.pt2").module()
+'''
+"""The content of load.py."""
+
+
+@torch_defaults()
+def write_export(trained: TrainedRun, out: Path, client: int | str | None = None) -> list[Path]:
+    """Write a run's model into the new folder `out`; returns its files.
+
+    client: name or number of the client with the model; default: the global model. Raises UsageError: E109
+    for an unknown client, E131 if the model is not here, E160 if it cannot be exported, E161 if `out` exists
+    or cannot be made.
+    """
+    out = out.expanduser()
+    if out.exists() or out.suffix == ".pt2":
+        text = "an export is a folder" if not out.exists() else "nothing is overwritten"
+        raise UsageError("E161", f"{out} cannot be written, because {text}; name a new folder.")
+    whole, shape = export_model(trained, client), trained.run.federation.shape
+    dtype = sample_type(predictions.input_facts(trained.run.federation)["dtype"], whole)
+    content = _graph_of(whole, example_samples(whole, shape, dtype, 2))
+    _check_answers(content, example_samples(whole, shape, dtype, TRIED_SAMPLES), trained, client)
+    facts = {"file": GRAPH, "sha256": hashlib.sha256(content).hexdigest()}
+    facts |= model_facts(trained, whole, dtype)
+    files: dict[str, bytes | str] = {
+        GRAPH: content,
+        "model.json": json.dumps(facts, indent=2) + "\n",
+        "load.py": LOAD,
+    }
+    try:
+        with disk.new_folder(out) as folder:
+            for name, text in files.items():
+                disk.replace(folder / name, text)
+    except OSError as error:
+        raise UsageError(
+            "E161", f"{out} cannot be written: {error.strerror or error}. Choose another."
+        ) from error
+    return [out / name for name in files]
+
+
+@torch.no_grad()
+def _check_answers(content: bytes, x: Tensor, trained: TrainedRun, client: int | str | None) -> None:
+    """Raises UsageError (E160) if the graph's outputs differ from those of the run's model."""
+    ours, theirs = trained.outputs(x, client), torch.export.load(io.BytesIO(content)).module()(x)
+    difference = float((ours - theirs).abs().max())
+    if not difference <= LOGIT_TOLERANCE * max(1.0, float(ours.abs().max())):
+        text = f"the exported model answers otherwise than the run's: logits differ by up to {difference:.3g}"
+        raise UsageError("E160", f"{text}. Nothing was written.")

@@ -1,1 +1,0 @@
-"""Export of a finished model for use without unskew: weights or a torch.export program."""
