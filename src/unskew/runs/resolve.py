@@ -100,6 +100,7 @@ def deal_out(
         numpy_key(seed, "partition"),
         numpy_key(seed, "test rows"),
         samples=settings.samples,
+        test_samples=settings.test_samples,
         reserve=reserve_of(method),
     )
 
@@ -289,12 +290,12 @@ def federation_of(
 ) -> Federation:
     """The clients of a run and their samples. data, model: given in Python instead of what the settings name.
 
-    Raises UsageError (E109) where validation samples are to be held out of what is dealt out already, and as
-    reading and dealing out do.
+    Raises UsageError (E109) where test samples are to be drawn for what is dealt out already, and as reading
+    and dealing out do.
     """
     if isinstance(data, Federation):
-        if settings.validation:
-            text = "validation holds out samples before they are dealt out; this federation is dealt out."
+        if name := next((n for n in ("validation", "test_samples") if getattr(settings, n)), ""):
+            text = f"{name} chooses test samples before all are dealt out; this federation is dealt out."
             raise UsageError("E109", text)
         federation = data
     else:

@@ -11,6 +11,7 @@ from unskew.data.kinds.column_roles import column_named, number_columns, site_co
 from unskew.data.kinds.groups import GROUP_COLUMN, INDEPENDENT, column_question, overlap_warning
 from unskew.data.kinds.labels import (
     Labels,
+    are_several_numbers,
     are_token_labels,
     label_array,
     label_names,
@@ -68,7 +69,7 @@ def arrays(
     -100 for a token that does not count.
     target: the name of y if it is a number to predict, [N], instead of a class; it is standardised by its
     mean and standard deviation, or the constants of a `Target`. "fever,cough": the names of the columns of y,
-    [N, 2] of zeros and ones.
+    [N, 2], which are labels if they are zeros and ones, and else numbers to predict.
     x_test, y_test: in the form of x and y; without them the share `test` of every class (at every site) is
     held out.
     columns: facts per row, [N] each, by which clients can be formed (`--skew column:NAME`). test_columns: the
@@ -182,13 +183,13 @@ def _read_labels(
     origins: tuple[MaskOrigin, MaskOrigin],
 ) -> Labels:
     """The labels: classes, or numbers if a target is named, or several labels a sample if it names
-    several."""
+    several columns of zeros and ones."""
     if target is None:
         if are_token_labels(ys[0], xs[0], classes):
             return read_token_labels(name, xs, ys, classes)
         return read_labels(name, ys, xs[0].ndim, classes, origins)
     names = label_names(target if isinstance(target, str) else target.name)
-    if len(names) > 1 and np.ndim(ys[0]) == 2:
+    if len(names) > 1 and np.ndim(ys[0]) == 2 and not are_several_numbers(ys):
         return read_multilabels(name, ys, names)
     return read_targets(name, ys, classes, target)
 

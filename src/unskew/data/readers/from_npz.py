@@ -18,7 +18,7 @@ import numpy as np
 from unskew.data.files.archives import Archive
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.conversion import AxisOrder, map_npy
-from unskew.data.samples.dataset import Dataset, Target
+from unskew.data.samples.dataset import Constants, Dataset, Target
 from unskew.data.samples.packing import archive_inputs
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
 from unskew.data.storage.npy_rows import mapped_rows, write_rows
@@ -140,8 +140,8 @@ def npz(
     path: str | Path,
     *,
     target: str = "",
-    center: float | None = None,
-    scale: float | None = None,
+    center: Constants | None = None,
+    scale: Constants | None = None,
     layout: LayoutSetting = "auto",
     group: str = "",
 ) -> Dataset:

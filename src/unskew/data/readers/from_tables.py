@@ -9,7 +9,7 @@ Letters: N rows.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from unskew.data.kinds.features import Kinds, MissingSetting, encode_as, fill, f
 from unskew.data.kinds.groups import INDEPENDENT, column_question, group_setting, is_id_name
 from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import array_of
-from unskew.data.samples.dataset import Dataset, Target
+from unskew.data.samples.dataset import Constants, Dataset, Target
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate, quantity
 from unskew.errors import DataError, excerpt
 
@@ -51,8 +51,8 @@ def csv_set(
     classes: Sequence[str] | None = None,
     *,
     target: str = "",
-    center: float | None = None,
-    scale: float | None = None,
+    center: Constants | None = None,
+    scale: Constants | None = None,
     decimal: DecimalSetting = "",
     thousands: ThousandsSetting = "",
     group: str = "",
@@ -187,16 +187,16 @@ def read_table(
     classes: Sequence[str] | None = None,
     *,
     target: str = "",
-    center: float | None = None,
-    scale: float | None = None,
+    center: Constants | None = None,
+    scale: Constants | None = None,
     group: str = "",
 ) -> Dataset:
     """A set from columns of equal length, [N] each.
 
     label: the column of labels, by default one with a usual name, else the last.
     target: in place of a label: columns of zeros and ones, "fever,cough", for several labels a sample; or the
-    column of a number to predict, learnt as (y - center) / scale, by default with the training rows' mean and
-    standard deviation.
+    column of a number to predict, or several columns, each learnt as (y - center) / scale, by default with
+    the training rows' mean and standard deviation.
     site: the column of sites, by which the set is then divided; by default one with a usual name, if there is
     one. A column `split` of train and test divides the rows.
     group: the column of groups, such as patients, that no split divides; it is no feature. "none" if rows are
@@ -209,7 +209,7 @@ def read_table(
     return sheet_set(Sheet(name, facts), (label, site, group), classes, aim)
 
 
-def target_of(target: str, label: str, center: float | None, scale: float | None) -> Target | None:
+def target_of(target: str, label: str, center: Constants | None, scale: Constants | None) -> Target | None:
     """The target that is named, if there is one. Raises DataError (E403) if labels are named too, or
     constants without a target."""
     if label and target:
@@ -228,6 +228,13 @@ class ColumnChoice:
     x: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     missing: MissingSetting = "refuse"
+
+    def kept(self, columns: Iterable[str], name: str) -> list[str]:
+        """The columns that are not left out. name: name of the table. Raises DataError (E403) for one that
+        does not exist."""
+        every = list(columns)
+        dropped = [column_named(every, column, name) for column in self.drop]
+        return [column for column in every if column not in dropped]
 
 
 def names_in(text: str | Sequence[str]) -> tuple[str, ...]:
@@ -275,10 +282,8 @@ def sheet_raw(
         raise DataError("E403", f"{sheet.name} has no columns.")
     notes, (label, site, group) = list[Note](), roles
     if choice and choice.drop:
-        dropped = [column_named(sheet.columns, name, sheet.name) for name in choice.drop]
-        sheet = replace(
-            sheet, columns=ColumnSubset(sheet.columns, [c for c in sheet.columns if c not in dropped])
-        )
+        kept = choice.kept(sheet.columns, sheet.name)
+        sheet = replace(sheet, columns=ColumnSubset(sheet.columns, kept))
     sheet = apply_split(sheet, label, notes)
     labels, y = read_label_columns(sheet, label, classes, target, notes)
     remaining = [column for column in sheet.columns if column not in labels]
