@@ -37,6 +37,7 @@ MEANINGS = {
     "group": "the column of groups, such as patients, that no split divides, or none",
     "x": "the columns to train on; by default all others",
     "drop": "columns to leave out",
+    "weight": "the column of weights of samples in the loss of training",
     "missing": "what becomes of empty cells; median and indicator fill them",
     "scale": "divisor of the target; by default the training samples' standard deviation",
 }

@@ -24,7 +24,7 @@ from unskew.core.protection import sum_problem, sums_released
 from unskew.core.user_parts import is_own
 from unskew.data.clients.federation import Federation
 from unskew.data.registry import check_text
-from unskew.data.samples.dataset import Dataset, validation_of
+from unskew.data.samples.dataset import SAMPLE_WEIGHT, Dataset, validation_of
 from unskew.data.skew import Skew
 from unskew.data.standardisation import standardise, undo_scaling
 from unskew.errors import MissingPackage, UsageError
@@ -191,7 +191,7 @@ def run_on(
         momentum=settings.momentum, optimiser=settings.optimiser,
         natural=federation.natural, seed=settings.seed,
         sampled=settings.attendance.independent,
-        first_epochs=settings.first_epochs,
+        first_epochs=settings.first_epochs, weighted=SAMPLE_WEIGHT in federation.columns,
     )  # fmt: skip
     for p in method.parts:
         net.add({f"{p.name}.{n}": t for n, t in p.weights(fed).items()})

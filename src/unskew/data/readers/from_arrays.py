@@ -30,7 +30,7 @@ from unskew.data.samples.conversion import (
     sample_array,
     scale_samples,
 )
-from unskew.data.samples.dataset import Dataset, Target, with_test_set
+from unskew.data.samples.dataset import SAMPLE_WEIGHT, Dataset, Target, with_test_set
 from unskew.data.samples.packing import are_inputs, input_column, layout_difference, pack
 from unskew.data.samples.reading_notes import Intake, Note, quantity
 from unskew.data.storage.sample_rows import first_duplicates, row_digests
@@ -57,6 +57,7 @@ def arrays(
     notes: Sequence[Note] = (),
     target: str | Target | None = None,
     group: Any = "",
+    weight: Any = "",
 ) -> Dataset:
     """A set from arrays, tensors or lists.
 
@@ -79,6 +80,7 @@ def arrays(
     group: the column of groups, such as patients, or the group of each training sample, [N], or of each
     training and then each test sample, [N + n]. No split divides a group. "none" if samples are independent;
     otherwise a column that looks like one of groups is pointed out.
+    weight: the column of weights of training samples in the loss, or the weights, [N]; numbers of at least 0.
     Raises DataError: E403 for shapes, E404 for labels, E405 for NaN and infinity, E401 and E402 for files.
     """
     if x is None or y is None or (x_test is None) != (y_test is None):
@@ -99,11 +101,15 @@ def arrays(
             check_axes(name, part, masks=labels.y.ndim == 3)
     x, *tests = [scale_samples(part, name) for part in samples]
     columns, test_columns, group = with_groups(name, group, columns, test_columns, list(map(len, samples)))
+    columns, test_columns = _with_weights(name, weight, columns, test_columns)
     facts = number_columns(name, columns, test_columns)
     dtype = "" if inputs else str(samples[0].dtype.newbyteorder("="))
     notes = (*notes, *pack_notes, *_scaling_notes(samples), *labels.notes)
     form = {"axes": layout} if layout in ("channels last", "time first") else {}
     notes += tuple(_group_notes(facts, group, tested=bool(tests)))
+    if SAMPLE_WEIGHT in facts[0]:
+        low, high = facts[0][SAMPLE_WEIGHT].min(), facts[0][SAMPLE_WEIGHT].max()
+        notes += (("note", f"training samples count by their weights in the loss, {low:g} to {high:g}"),)
     intake = Intake(dtype, notes, form=form, unnamed=labels.unnamed)
     if tests:
         intake = intake.with_notes(*_duplicate_notes(x, tests[0]), *_scale_notes(x, tests[0]))
@@ -149,6 +155,21 @@ def with_groups(
     if len(values) > sizes[0]:
         test_columns = {**(test_columns or {}), GROUP_COLUMN: values[sizes[0] :]}
     return {**(columns or {}), GROUP_COLUMN: values[: sizes[0]]}, test_columns, GROUP_COLUMN
+
+
+def _with_weights(name: str, weight: Any, columns: Columns, test_columns: Columns) -> tuple[Columns, Columns]:
+    """The columns of both parts with the weights of samples under their name in a set. weight: as for
+    `arrays`. Raises DataError (E403) for a column that does not exist."""
+    if not isinstance(weight, str):
+        return {**(columns or {}), SAMPLE_WEIGHT: weight}, test_columns
+    if not weight:
+        return columns, test_columns
+    column = column_named(columns or {}, weight, name)
+    train, test = (
+        {SAMPLE_WEIGHT if n == column else n: v for n, v in (part or {}).items()}
+        for part in (columns, test_columns)
+    )
+    return train, test if test_columns is not None else None
 
 
 def _group_notes(

@@ -104,6 +104,7 @@ def parquet(
     group: str = "",
     drop: str | Sequence[str] = "",
     missing: MissingSetting = "refuse",
+    weight: str = "",
     split: Annotated[str, "of a saved set: the split to train on, if it is not the one called train"] = "",
 ) -> Dataset:
     """The set in Parquet files, or in a folder that Hugging Face Datasets has saved. path: a file, a folder
@@ -113,6 +114,7 @@ def parquet(
     A column of lists of numbers, or of files {bytes, path} as the hub keeps images and sounds, holds the
     samples, and the other columns facts about them. Without such a column, or if x names others, columns are
     features, see `read_table`; x and missing are then as for a CSV, and filled columns are kept in memory.
+    weight: the column of weights of samples in the loss.
     Files or folders called train and test hold the training and test rows. Samples that would take more than
     a quarter of the memory are read during training.
     Raises DataError: E401 for files that cannot be read, or without pyarrow, E402 if there are none, E403 for
@@ -120,7 +122,7 @@ def parquet(
     E405 for missing values, E142 for anything that does not fit into memory.
     """
     aim, images = target_of(target, label, center, scale), ImageSettings(size, fit, bits)
-    path, choice = Path(path), ColumnChoice(names_in(x), names_in(drop), missing)
+    path, choice = Path(path), ColumnChoice(names_in(x), names_in(drop), missing, weight)
     if split and not is_saved_set(path):
         raise DataError("E403", f"{path} is no set that Datasets saved; leave split out.")
     table = read_saved_table(path, split) if is_saved_set(path) else read_table(path)
@@ -153,6 +155,7 @@ def dataset_of_table(
         raise DataError(
             "E403", f"{table.name}: {fault}; leave out missing, which is for columns of features."
         )
+    sheet, weights = choice.split_weights(sheet)
     raw, sheet = _read_facts(table, sheet, column, roles, aim, notes)
     if table.columns[column].kind == "packed":
         form = file_settings(table, column, images)
@@ -167,7 +170,8 @@ def dataset_of_table(
         if lists.full:
             kind = f"{lists.kind.itemsize * 8}-bit whole numbers"
             notes.append(("scaled", f"{kind} were divided by {lists.full:,}"))
-    raw = replace(raw, x=samples, notes=tuple(notes)).divided(sheet.test, sheet.unused)
+    raw = replace(raw, x=samples, notes=tuple(notes), columns={**raw.columns, **weights})
+    raw = raw.divided(sheet.test, sheet.unused)
     dataset = raw.dataset(Path(table.name).stem)
     dataset = dataset.with_constants() if form["kind"] == "sounds" else dataset
     intake = dataset.intake or Intake()

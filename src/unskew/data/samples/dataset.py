@@ -235,6 +235,26 @@ def check_numbers(values: np.ndarray, file: str) -> None:
         raise DataError("E405", f"{file} holds {value}, which is no number; correct it, or take it away.")
 
 
+SAMPLE_WEIGHT = "sample weight"
+"""The column of the weights of samples in the loss of training."""
+LARGEST_WEIGHT = 1e6
+
+
+def check_weights(name: str, values: np.ndarray, words: Sequence[str]) -> None:
+    """Raises DataError (E405) unless weights of samples are numbers from 0 to LARGEST_WEIGHT, not all 0.
+
+    name: name of the set. words: the words that the values stand for; () for numbers.
+    """
+    wrong = ~((values >= 0) & (values <= LARGEST_WEIGHT))
+    fault = f"these hold words, such as {words[0]}" if words else "all of these are 0"
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        fault = f"that of training sample {row} is {values[row]:g}"
+    if words or wrong.any() or not values.any():
+        text = f"weights of samples are numbers from 0 to {LARGEST_WEIGHT:,.0f}"
+        raise DataError("E405", f"{name}: {text}, and {fault}.")
+
+
 def check_lengths(name: str, part: str, x: np.ndarray, y: np.ndarray, columns: dict[str, np.ndarray]) -> None:
     """Raises DataError (E403) unless every sample has one label and one value of every column."""
     if len(x) != len(y):
@@ -308,7 +328,7 @@ class Dataset(SampleForm):
     targets, float64 [N], or [N, K] of several; or several labels a sample, bool [N, C].
     classes: the names of the classes, or of the targets.
     columns: further facts of each training sample, such as subject or domain, [N] each, by which clients can
-    be formed.
+    be formed; SAMPLE_WEIGHT among them holds weights in the loss.
     test_columns: the facts of each test sample. labels: names of a column's values.
     mean, std: one number per channel (`scaling.py`), with which `standardised` scales the samples; None if
     there are none.
@@ -353,6 +373,8 @@ class Dataset(SampleForm):
             text = f"training samples are {shape}, test samples {test_shape}"
             raise DataError("E403", f"{self.name}: {text}; they must have one shape.")
         check_rows(self.name, self.layout, self.shape, self.y.shape[1:] if self.masks else ())
+        if SAMPLE_WEIGHT in self.columns:
+            check_weights(self.name, self.columns[SAMPLE_WEIGHT], self.labels.get(SAMPLE_WEIGHT, ()))
         if self.target:
             check_targets(self.name, self.y, self.y_test, self.classes)
             object.__setattr__(self, "target", self.target.fit(self.y, self.name))

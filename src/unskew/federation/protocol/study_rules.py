@@ -20,7 +20,7 @@ from unskew.core.trip import trip_index
 from unskew.data.clients.availability import without_trace
 from unskew.data.clients.federation import Federation, RemoteFederation
 from unskew.data.clients.partition import Index
-from unskew.data.samples.dataset import Dataset, target_shape
+from unskew.data.samples.dataset import SAMPLE_WEIGHT, Dataset, target_shape
 from unskew.errors import UnknownMethod, UsageError, excerpt
 from unskew.federation.protocol.hello import Hello, check_compatible
 from unskew.formats.input_layout import Layout
@@ -239,6 +239,7 @@ class SiteView(Federation):
             _only_client(k, clients, len(data.y_test)),
             "sites",
             largest=largest,
+            columns={n: v for n, v in data.columns.items() if n == SAMPLE_WEIGHT},
             target=data.target,
             layout=data.layout,
             intake=data.intake,

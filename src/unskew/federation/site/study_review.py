@@ -302,7 +302,7 @@ def forecast_settings(data: Dataset, settings: Settings) -> tuple[Study, list[st
     tests = [np.arange(len(dataset.y_test)), *[no_rows] * (sites - 1)]
     inputs = (dataset.x, dataset.y, dataset.x_test, dataset.y_test)
     dealt = Index.of(rows), Index.of(tests), "site"
-    form = {"target": dataset.target, "layout": dataset.layout}
+    form = {"target": dataset.target, "layout": dataset.layout, "columns": dataset.columns}
     federation = Federation("site", *inputs, dataset.classes, *dealt, **form)
     method = registry.parse(settings.method)
     run = run_on(federation, settings, method)
