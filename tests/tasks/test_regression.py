@@ -172,7 +172,6 @@ def test_several_targets_are_dealt_by_the_first_and_described():
         (YS, "dose", r"targets are float64 \[60, 2\]; .*target='a,b'"),
         (YS, "dose,rate,mass", r"must be numbers, \[N, 3\]"),
         (np.stack([Y, np.ones(60)], 1), "dose,sick", "write 1 where it is there and 0"),
-        (np.stack([Y, np.full(60, 3.0)], 1), "dose,rate", "'rate' is 3 in every training sample"),
         (np.where(YS[7, 1] == YS, np.nan, YS), "dose,rate", "'rate' of training sample 7 is nan"),
         (YS, Target("dose,rate", 1.0, 2.0, given=True), "a center and a scale for each"),
     ],
@@ -180,6 +179,8 @@ def test_several_targets_are_dealt_by_the_first_and_described():
 def test_several_targets_that_cannot_be_learnt_are_refused(y, target, says):
     with pytest.raises(DataError, match=f"E404 .*{says}"):
         data.arrays(X, y, target=target)
+    with pytest.raises(DataError, match="E404 d: the target 'rate' is 3 in every training sample"):
+        Target("dose,rate").fit(np.stack([Y, np.full(60, 3.0)], 1), "d")
 
 
 def test_sites_agree_on_the_constants_of_several_targets(tmp_path):

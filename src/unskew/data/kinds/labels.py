@@ -371,9 +371,9 @@ def read_targets(name: str, ys: tuple[Any, Any], classes: Any, target: str | Tar
 
 def are_several_numbers(ys: tuple[Any, Any]) -> bool:
     """Whether labels [N, K] are K numbers to predict, and not K labels that a sample may have: in training
-    each column holds something else than zeros and ones. ys: as for `read_targets`."""
+    each column holds more than two different numbers. ys: as for `read_targets`."""
     y = array_of(ys[0])
-    return y.dtype.kind in "iuf" and bool((~np.isin(y, (0, 1))).any(0).all())
+    return y.dtype.kind in "iuf" and all(len(np.unique(column[np.isfinite(column)])) > 2 for column in y.T)
 
 
 def _target_numbers(name: str, y: np.ndarray, count: int) -> np.ndarray:
