@@ -109,7 +109,8 @@ def arrays(
     notes += tuple(_group_notes(facts, group, tested=bool(tests)))
     if SAMPLE_WEIGHT in facts[0]:
         low, high = facts[0][SAMPLE_WEIGHT].min(), facts[0][SAMPLE_WEIGHT].max()
-        notes += (("note", f"training samples count by their weights in the loss, {low:g} to {high:g}"),)
+        weighted: Note = ("note", f"training samples count by their weights in the loss, {low:g} to {high:g}")
+        notes += (weighted,)
     intake = Intake(dtype, notes, form=form, unnamed=labels.unnamed)
     if tests:
         intake = intake.with_notes(*_duplicate_notes(x, tests[0]), *_scale_notes(x, tests[0]))

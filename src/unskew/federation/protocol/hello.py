@@ -234,9 +234,9 @@ class Hello:
         """The target of predicted numbers, or None for classes."""
         if not self.target:
             return None
-        count = len(self.classes)
-        several = ",".join(self.classes), self.target[:count], self.target[count:]
-        return Target(*(several if count > 1 else (self.classes[0], *self.target)), given=True)
+        if (count := len(self.classes)) == 1:
+            return Target(self.classes[0], *self.target, given=True)
+        return Target(",".join(self.classes), self.target[:count], self.target[count:], given=True)
 
     @staticmethod
     def of(site: str, data: Dataset, versions: Mapping[str, str]) -> Hello:

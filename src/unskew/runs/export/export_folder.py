@@ -183,8 +183,8 @@ def _input_facts(whole: ExportedModel, federation: Federation, dtype: str, scale
 def _meaning(federation: Federation) -> str:
     """The meaning of the outputs."""
     if (target := federation.target) and federation.n_classes > 1:
-        names, scale, center = (", ".join(federation.classes), list(target.scale), list(target.center))
-        return f"one number for each of {names}, which are {scale} times these, plus {center}"
+        names = ", ".join(federation.classes)
+        return f"one number for each of {names}: {target.scale!r} times these, plus {target.center!r}"
     if target:
         return f"one number, of which '{target.name}' is {target.scale!r} times, plus {target.center!r}"
     if federation.several:
