@@ -129,7 +129,7 @@ def run(
     loss: the setting of that name, or a function (outputs, targets) -> the loss of each sample, [B].
     label, site: columns of a table. With `site` each of its values is a client, unless there is a skew.
     target: the number to predict instead of classes (a column of a table, or a name for y), or several
-    labels, "a,b,c".
+    numbers or labels, "a,b,c".
     group: samples that belong together, such as those of a patient, and that no split separates: a column of
     a table, a pattern of file names, an array [N], or "none"; see `unskew.data.take`.
     name: keep the run in `folder/name`, with checkpoints. Without a name the run stays in memory.

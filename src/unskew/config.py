@@ -128,6 +128,10 @@ class Settings:
     samples: Annotated[
         Positive | None, "training samples per client on average; all there are if left out"
     ] = None
+    test_samples: Annotated[
+        Positive | None,
+        "most test samples that are scored, drawn from every class in proportion; all there are if left out",
+    ] = None
     availability: Annotated[
         str,
         "which clients answer: full, sample:F, poisson:P, bernoulli:P, persistent:PxT, clustered:P-P or"
@@ -360,6 +364,7 @@ class CompareOptions(TypedDict, total=False):
     skew: str
     clients: int
     samples: int | None
+    test_samples: int | None
     availability: str
     rounds: int
     epochs: int
@@ -403,6 +408,7 @@ NO_EFFECT = ("workers", "device", "keep_best", "track")
 """Settings that change no bit."""
 LATER = (
     "measure",
+    "test_samples",
     "validation",
     "weighting",
     "cap",

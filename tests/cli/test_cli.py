@@ -241,8 +241,8 @@ def test_explain_counts_for_a_table_of_the_users(tmp_path):
 
 
 FROZEN = (
-    "method data skew clients samples availability rounds epochs batch optimiser lr lr_decay lr_min lr_rounds"
-    " first_epochs momentum weight_decay loss class_weights drop_last model weighting cap"
+    "method data skew clients samples test_samples availability rounds epochs batch optimiser lr lr_decay lr_min"
+    " lr_rounds first_epochs momentum weight_decay loss class_weights drop_last model weighting cap"
     " secure_aggregation normalise seed partition_seed eval_every validation patience keep_best track measure"
     " metrics lanes workers device precision set"
 )

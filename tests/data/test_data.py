@@ -313,6 +313,25 @@ def test_validation_holds_out_of_every_class_and_domain_and_puts_the_test_set_aw
         validation_of(made, 0.001)
 
 
+@pytest.mark.parametrize("skew", ["iid", "column:site"])
+def test_test_samples_bounds_the_test_set_in_proportion_and_changes_nothing_else(skew):
+    """By hand: of 20 samples of class 0 and 10 of class 1, six are four and two; so they are of 20 samples of
+    one site and 10 of another."""
+    y_test, site = np.repeat([0, 1], [20, 10]), np.tile([0, 0, 1], 10)
+    x_test = np.arange(30.0)[:, None]
+    made = data.arrays(
+        x_test + 100, y_test, x_test, y_test, columns={"site": site}, test_columns={"site": site}
+    )
+    whole, few, all_of_it = (data.build(made, skew, 2, rng(1), rng(2), test_samples=n) for n in (None, 6, 30))
+    assert np.bincount(few.y_test).tolist() == [4, 2]
+    assert set(few.x_test[:, 0]) <= set(whole.x_test[:, 0])
+    assert few.train.rows.tolist() == whole.train.rows.tolist()
+    assert sorted(few.test.rows) == list(range(6))
+    assert np.array_equal(all_of_it.x_test, whole.x_test)
+    if skew == "column:site":
+        assert few.test_sizes.tolist() == [4, 2]
+
+
 def test_site_names_the_column_of_archives_arrays_folders_and_named_sets_alike(tmp_path):
     x, y, town = rng().random((60, 3), dtype=np.float32), np.arange(60) % 2, np.array(["a", "b"] * 30)
     np.savez(tmp_path / "x.npz", x=x, y=y, town=town)

@@ -156,6 +156,11 @@ def test_parquet_tables_are_filled_and_dropped_from_as_csv(table, tmp_path):
     assert new[0, 0] == read.intake.form["missing"]["age"] == 60
     with pytest.raises(DataError, match=r"'bp' has no value at row 2 .*FILE\(missing=median\)"):
         data.read(tmp_path / "t.parquet", label="sick", drop="remark,age,sex")
+    chosen = {"missing": "median", "x": "bp, age", "drop": ["remark"]}
+    assert rows_of(tmp_path / "t.parquet", **chosen) == rows_of(table, **chosen)
+    assert list(rows_of(tmp_path / "t.parquet", **chosen)) == ["bp", "age"]
+    with pytest.raises(DataError, match=r"E403 t.parquet has no column 'agee'.*age"):
+        data.read(f"{tmp_path}/t.parquet(label=sick, x='bp,agee')")
 
 
 def patients(rng, file, rows=200):

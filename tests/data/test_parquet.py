@@ -199,6 +199,25 @@ def test_labels_may_be_lists_too(tmp_path, little):
         little()
 
 
+def test_columns_of_a_table_are_features_although_others_hold_lists(tmp_path):
+    """A table may carry embeddings; x= or drop= say what is trained on."""
+    given = {
+        "age": ("double", [float(i) for i in range(N)]),
+        "embedding": ("list<element: double>", [[0.5, 1.5]] * N),
+        "site": ("string", ["a", "b"] * (N // 2)),
+        "label": ("int64", [i % 3 for i in range(N)]),
+    }
+    arrow.write(tmp_path / "x.parquet", given)
+    for options in ("x=age", "drop=embedding"):
+        read = data.read(f"{tmp_path}/x.parquet({options})")
+        assert [name for name, _ in read.intake.form["columns"]] == ["age"], options
+    lists = data.read(f"{tmp_path}/x.parquet(x=embedding, drop=age)")
+    assert lists.shape == (2,)
+    assert list(lists.columns) == ["site"]
+    with pytest.raises(DataError, match=r"E403 .* several columns of samples, .*name one, x=embedding"):
+        data.read(f"{tmp_path}/x.parquet(x='age,embedding')")
+
+
 @pytest.mark.parametrize(
     ("lists", "says"),
     [

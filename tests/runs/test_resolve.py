@@ -89,6 +89,7 @@ def test_what_cannot_work_is_refused_by_name(monkeypatch):
     federation = conformance.small_federation()
     refused = {
         "E109 validation": lambda: resolve.resolve(settings(validation=0.2), federation),
+        "E109 test_samples": lambda: resolve.resolve(settings(test_samples=20), federation),
         "E109 lanes": lambda: resolve.resolve(settings(lanes="0"), federation),
         "E108 .*clients keep every weight": lambda: resolve.resolve(
             settings(), federation, Method(Local(), Median())

@@ -89,6 +89,8 @@ def test_weights_that_do_not_fit_are_refused(tmp_path, weights, changes, why):
 def test_sites_cannot_balance_by_counts_that_they_keep():
     with pytest.raises(UsageError, match=r"E506 class_weights=balanced needs .*\[1, 5\]"):
         study_settings(unskew.Settings(class_weights="balanced"))
+    with pytest.raises(UsageError, match="E506 test_samples draws from one test set"):
+        study_settings(unskew.Settings(test_samples=10))
     assert study_settings(build({"class_weights": [1, 5]})).class_weights == "1.0,5.0"
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import unskew
+from tests.cli.calling import call
 from tests.federation import fake
 from unskew import data
 from unskew.data import data_overview
@@ -18,8 +19,10 @@ from unskew.data.samples.dataset import Target, strata
 from unskew.data.skew import partition
 from unskew.errors import DataError, UnskewError, UsageError
 from unskew.federation.protocol.hello import Hello, data_difference
+from unskew.federation.protocol.study_rules import ServerView
 from unskew.federation.site_data import load
 from unskew.records.checkpoints import digest
+from unskew.tasks import metric_functions as functions
 from unskew.tasks.task import Regression, task_of
 
 RNG = np.random.default_rng(3)
@@ -97,6 +100,108 @@ def test_targets_that_nobody_can_learn_are_refused(y, target, says):
         data.arrays(X, y, target=target)
 
 
+YS = np.stack([Y, 1000 * X[:, 0] + X[:, 1] ** 2], 1)
+
+
+def test_several_targets_are_scored_in_their_standard_deviations():
+    """scikit-learn's errors of standardised targets; its R² of several targets is their mean, too."""
+    from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
+
+    task, guess = Regression((10.0, 2.0), (2.0, 500.0)), YS + RNG.normal(size=YS.shape) * [1, 100]
+    u, g = (YS - [10, 2]) / [2, 500], (guess - [10, 2]) / [2, 500]
+    theirs = {"rmse": mean_squared_error(u, g) ** 0.5, "mae": mean_absolute_error(u, g)}
+    assert task.scores(guess, YS, 2) == pytest.approx({**theirs, "r2": r2_score(YS, guess)})
+    each = [task.client_scores(guess[a:b], YS[a:b], 2) for a, b in ((0, 20), (20, 60))]
+    assert task.pooled([1 / 3, 2 / 3], each) == pytest.approx(theirs)
+    z = task.targets(torch.tensor(YS), 2)
+    assert z.numpy() == pytest.approx(u, abs=1e-5)
+    assert task.predictions(z).numpy() == pytest.approx(YS, abs=1e-3)
+    assert task.loss(torch.tensor([[1.0, 5.0]]), torch.tensor([[3.0, 4.0]])).tolist() == [2.5]
+    assert functions.r2(YS, guess) == pytest.approx(r2_score(YS, guess))
+    assert functions.median_error(YS, guess) is None
+    constant = np.stack([YS[:, 0], np.full(60, 7.0)], 1)
+    assert task.scores(guess, constant, 2)["r2"] == pytest.approx(r2_score(YS[:, 0], guess[:, 0]))
+
+
+def test_several_targets_from_a_table_to_predictions_and_an_export(tmp_path):
+    """One client, full batches of all rows: the weights of a linear model after three steps, as NumPy takes
+    them on the mean over targets; and the columns of what is predicted."""
+    lines = [",".join(map(repr, [*x, *y])) for x, y in zip(X.tolist(), YS.tolist())]
+    (tmp_path / "set").mkdir()
+    for part in ("train", "test"):
+        (tmp_path / f"set/{part}.csv").write_text("\n".join(["u,v,w,dose,rate", *lines]) + "\n")
+    given = {**LINEAR, "epochs": 1, "batch": 60, "clients": 1, "skew": "iid", "normalise": "none"}
+    text = f"{tmp_path}/set(target='dose,rate')"
+    made = unskew.run("fedavg", text, **given, folder=tmp_path / "runs", name="r")
+    start = unskew.run("fedavg", text, **given | {"lr": 1e-12})
+    w, b = (start.weights[f"head.{n}"].double().numpy() for n in ("weight", "bias"))
+    u, x = (YS - YS.mean(0)) / YS.std(0), X.astype(float)
+    for _ in range(3):
+        error = x @ w.T + b - u
+        w, b = w - 0.1 * 2 * (error.T @ x) / 120, b - 0.1 * 2 * error.mean(0) / 2
+    assert made.weights["head.weight"].numpy() == pytest.approx(w, abs=1e-5)
+    guess = (x @ w.T + b) * YS.std(0) + YS.mean(0)
+    assert made.predict(X) == pytest.approx(guess, rel=1e-3, abs=1e-2)
+    assert made.federation.classes == ("dose", "rate")
+    assert unskew.load(tmp_path / "runs/r").predict(X) == pytest.approx(made.predict(X))
+    (tmp_path / "new.csv").write_text("u,v,w\n" + ",".join(map(repr, X[0].tolist())) + "\n")
+    head, row = call("predict", "runs/r", "new.csv", cwd=tmp_path).out.split()
+    assert head == "input,dose,rate"
+    assert [float(v) for v in row.split(",")[1:]] == pytest.approx(made.predict(X)[0], rel=1e-5)
+    made.export(tmp_path / "out")
+    facts = json.loads((tmp_path / "out/model.json").read_text())
+    assert facts["outputs"]["shape"] == ["N", 2]
+    assert facts["target"]["scale"] == pytest.approx(YS.std(0).tolist())
+
+
+def test_several_targets_are_dealt_by_the_first_and_described():
+    assert strata(YS).tolist() == strata(Y).tolist()
+    dealt = [partition("pathological:2", y, 5, np.random.default_rng(0)).rows.tolist() for y in (Y, YS)]
+    assert dealt[0] == dealt[1]
+    made = data.arrays(np.column_stack([X, 2 * YS[:, 1] + 1]), YS, target="dose,rate")
+    assert f"dose {made.y[:, 0].mean():.5g} ± {made.y[:, 0].std():.5g}" in data_overview.table(made)
+    assert "is the target in another unit" in data_overview.leaks(made)
+    whole = data.arrays(X[:40], YS[:40], X[40:], YS[40:], target="dose,rate")
+    clients = {"a": (X[:20], YS[:20]), "b": (X[20:40], YS[20:40])}
+    assert data.take((clients, (X[40:], YS[40:])), target="dose,rate").target == whole.target
+
+
+@pytest.mark.parametrize(
+    ("y", "target", "says"),
+    [
+        (YS, "dose", r"targets are float64 \[60, 2\]; .*target='a,b'"),
+        (YS, "dose,rate,mass", r"must be numbers, \[N, 3\]"),
+        (np.stack([Y, np.ones(60)], 1), "dose,sick", "write 1 where it is there and 0"),
+        (np.where(YS[7, 1] == YS, np.nan, YS), "dose,rate", "'rate' of training sample 7 is nan"),
+        (YS, Target("dose,rate", 1.0, 2.0, given=True), "a center and a scale for each"),
+    ],
+)
+def test_several_targets_that_cannot_be_learnt_are_refused(y, target, says):
+    with pytest.raises(DataError, match=f"E404 .*{says}"):
+        data.arrays(X, y, target=target)
+    with pytest.raises(DataError, match="E404 d: the target 'rate' is 3 in every training sample"):
+        Target("dose,rate").fit(np.stack([Y, np.full(60, 3.0)], 1), "d")
+
+
+def test_sites_agree_on_the_constants_of_several_targets(tmp_path):
+    rows = "\n".join(f"{i % 7},{i / 3},{i * i / 9}" for i in range(40))
+    (tmp_path / "t.csv").write_text(f"u,dose,rate\n{rows}")
+    path = f"{tmp_path}/t.csv"
+    with pytest.raises(DataError, match=r"agree on them, such as target='dose,rate',center=\[100, 100\]"):
+        load(f"{path}(target='dose,rate')")
+    one, other = (
+        Hello.of("s", load(f"{path}(target='dose,rate',center=[5,{c}],scale=[4,50])"), {"torch": "2"})
+        for c in (80, 90)
+    )
+    assert one.learnt == Target("dose,rate", (5.0, 80.0), (4.0, 50.0), given=True)
+    assert "sites hold different data: the target's center and scale" in data_difference(one, other)
+    assert Hello.read(json.loads(json.dumps(one.as_json()))) == one
+    assert ServerView.of("sites", [one]).y.shape == (0, 2)
+    for lie in ([1, 1], [5, 80, 4, 0], [5, 80, 4]):
+        with pytest.raises(ValueError, match="mean and a scale"):
+            Hello.read({**one.as_json(), "target": lie})
+
+
 def table(tmp_path, column: list[str]):
     path = tmp_path / "houses.csv"
     path.write_text(
@@ -142,19 +247,25 @@ def test_tenths_of_the_target_are_dealt_like_classes():
     )
 
 
-def five() -> tuple:
-    """The federation of the tests of sites, with a target that all sites learn by the same constants."""
+def five(target: Target) -> data.Federation:
+    """The federation of the tests of sites, with one target or two that all sites learn by the same
+    constants."""
     of = fake.federation()
-    y, target = of.y + of.x.mean((1, 2, 3)), Target("dose", 1.0, 0.5, given=True)
-    whole = dataclasses.replace(
-        of, y=y.astype(float), y_test=y[:60].astype(float), classes=("dose",), target=target
-    )
-    return whole, target
+    y = (of.y + of.x.mean((1, 2, 3))).astype(float)
+    y, names = (y, ("dose",)) if target.name == "dose" else (np.stack([y, 9 - y**2], 1), ("dose", "rate"))
+    return dataclasses.replace(of, y=y, y_test=y[:60], classes=names, target=target)
 
 
-def test_the_same_bits_and_scores_over_a_network(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "target",
+    [
+        Target("dose", 1.0, 0.5, given=True),
+        Target("dose,rate", (1.0, 6.0), (0.5, 4.0), given=True),
+    ],
+)
+def test_the_same_bits_and_scores_over_a_network(target, tmp_path, monkeypatch):
     """Scores are of other batches, so their last digit may differ; the weights may not."""
-    whole, target = five()
+    whole = five(target)
     monkeypatch.setattr(fake, "data_of", lambda of, k: site_data(of, k, target))
     settings = fake.small("fedbn", lr=0.01, rounds=2)
     channel = fake.Direct(fake.sites(tmp_path / "sites", whole))

@@ -16,7 +16,9 @@ from unskew.diagnosis import RELEVANT_SETTINGS
 Data = Annotated[str, "a path, or a data set by name; arguments in brackets: scans/(size=128)"]
 Label = Annotated[str, "in a table: the column of labels"]
 Target = Annotated[
-    str, "the number to predict: a table's column, or what y is called; or several labels, joined by commas"
+    str,
+    "the number to predict: a table's column, or what y is called; or several numbers or labels, joined by"
+    " commas",
 ]
 
 

@@ -133,8 +133,10 @@ def predict(arguments: Arguments) -> None:
                 print(_csv(["place", "input"], rows), end="")
         elif federation.target and not federation.several:
             guesses = zip(names, result.predict(x, client))
-            rows = ([safe_cell(name), f"{value:.7g}"] for name, value in guesses)
-            _write(out, _csv(["input", safe_cell(federation.classes[0])], rows))
+            rows = (
+                [safe_cell(name), *(f"{v:.7g}" for v in np.atleast_1d(values))] for name, values in guesses
+            )
+            _write(out, _csv(["input", *map(safe_cell, federation.classes)], rows))
         else:
             p = result.predict_proba(x, client)
             _write(out, as_csv(names, federation.classes, p, bool(federation.several)))

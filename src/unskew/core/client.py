@@ -30,16 +30,19 @@ class Batch:
 
     x: inputs [B, *shape]. y: class distributions [B, C], or [B, C, H, W] for masks; in a regression the
     target numbers [B, 1]. weight: [B], 1 for a sample and 0 for a row of padding. along: optional input-space
-    direction [B, *shape] for a directional derivative (FedMix).
+    direction [B, *shape] for a directional derivative (FedMix). importance: [B], the user's weight of each
+    sample in a training step, by which means are weighted; None for equal ones.
     """
 
     x: Tensor
     y: Tensor
     weight: Tensor
     along: Tensor | None = None
+    importance: Tensor | None = None
 
     def mean(self, values_B: Tensor) -> Tensor:
-        """The mean of one value per sample; padding does not count, even if it is infinite.
+        """The mean of one value per sample, sum_i v_i x_i / sum_i v_i with the importance v of samples;
+        padding does not count, even if it is infinite.
 
         Raises UsageError (E127) for any other shape, which would broadcast silently.
         """
@@ -50,9 +53,10 @@ class Batch:
                 f"batch.mean takes one number for each of the {len(self.weight)} samples; a hook gave it"
                 f" {shape}.",
             )
-        return torch.where(self.weight > 0, values_B * self.weight, 0.0).sum() / self.weight.sum().clamp(
-            min=1
-        )
+        weight, least = self.weight, 1.0
+        if self.importance is not None:
+            weight, least = weight * self.importance, torch.finfo(weight.dtype).tiny
+        return torch.where(weight > 0, values_B * weight, 0.0).sum() / weight.sum().clamp(min=least)
 
     def replace(self, **changes: Any) -> Batch:
         """A copy of the batch with these fields changed."""
@@ -108,6 +112,7 @@ class Fed:
     independently of other clients and rounds; None if clients are chosen in another way. metrics: the
     requested scores in addition to the task's own. sums: if a Part protects single samples, the number of
     sums over its samples that a client releases if it takes part in every round, in addition to its updates.
+    weighted: whether samples have weights in the loss.
     """
 
     clients: int
@@ -132,6 +137,7 @@ class Fed:
     metrics: tuple[Metric, ...] = ()
     sums: int = 0
     kept: tuple[str, ...] = ()
+    weighted: bool = False
 
     @property
     def usual_loss(self) -> bool:

@@ -170,6 +170,8 @@ class Method:
                 reason = "it scales inputs, and the model looks them up"
             elif p.plain_loss and not fed.usual_loss:
                 reason = "it presumes cross-entropy and equal classes; leave loss and class_weights out"
+            elif fed.weighted and (p.plain_loss or p.equal_samples or p is self.samples_apart):
+                reason = "all samples count alike in it; leave the weights of samples out"
             if reason := reason or p.refuse(fed) or _share_problem(p, fed) or _division_problem(p, fed):
                 raise UsageError("E108", f"'{p.name}' cannot run here: {reason}.")
         images = net.layout.images if net.layout else len(fed.shape) == 3 and not net.embeds

@@ -52,7 +52,11 @@ class Part(StepHooks, PersonalHooks, InputHooks, EncodingHooks, PrivacyHooks, De
     segmentation and tokens; one that reads classes leaves out regression."""
     plain_loss: ClassVar[bool] = False
     """Its equations presume cross-entropy in which every class has the weight 1, such as those that correct
-    for the numbers of samples of each class; `class_weights` and a loss of the user's are refused."""
+    for the numbers of samples of each class; `class_weights`, weights of samples and a loss of the user's are
+    refused."""
+    equal_samples: ClassVar[bool] = False
+    """It mixes a client's samples with others, or fits weights to samples outside training steps, where all
+    count alike; weights of samples are refused."""
     clashes: ClassVar[Mapping[str, str]] = {}
     """Names of Parts that it cannot be combined with, each with the reason, as the end of a sentence."""
     merges: ClassVar[bool] = False

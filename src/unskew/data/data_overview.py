@@ -140,7 +140,12 @@ def _value_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:
 def _output_row(dataset: Dataset | Federation) -> tuple[str, str]:
     """The target with its range, mean and deviation, or the classes or labels with their counts of training
     samples; with masks, shares of their pixels."""
-    if target := dataset.target:
+    if (target := dataset.target) and len(dataset.classes) > 1:
+        centers, scales = dataset.y.mean(0), dataset.y.std(0)
+        names = map(_printable_name, dataset.classes)
+        texts = [f"{n} {m:.5g} ± {s:.5g}" for n, m, s in zip(names, centers, scales)]
+        return "targets", f"mean ± standard deviation of {abbreviate(texts, CLASSES_SHOWN)}"
+    if target:
         y, y_test = dataset.y, dataset.y_test
         text = f"{_printable_name(target.name)}: {y.min():.5g} to {y.max():.5g}, mean {y.mean():.5g}"
         text += f", standard deviation {y.std():.5g}"
@@ -215,12 +220,12 @@ def terminal(federation: Federation) -> str:
     """
     f, sizes = federation, federation.sizes
     nouns = "labels" if f.several else "classes"
-    groups = f"tenths of {f.target.name}" if f.target else nouns
+    groups = f"tenths of {f.classes[0]}" if f.target else nouns
     classes = f"{(f.label_counts > 0).sum(1).mean():.1f} of {len(f.groups)} {groups} a client"
     if f.masks:
         holders = (f.label_counts[:, 1:].sum(1) > 0).sum()
         classes = f"{', '.join(f.classes[1:])} in {holders} of {f.clients} clients"
-    output = f"target {f.target.name}" if f.target else f"{f.n_classes} {nouns}"
+    output = f"target {', '.join(f.classes)}" if f.target else f"{f.n_classes} {nouns}"
     shape = f.layout or "x".join(map(str, f.shape))
     samples = f"{len(np.unique(f.train.rows)):,} training samples of {f.clients:,} clients, {output}"
     spread = f"sizes {sizes.min():,} to {sizes.max():,} (median {int(np.median(sizes)):,})"
@@ -301,11 +306,11 @@ def _column_codes(part: np.ndarray) -> np.ndarray:
 def _leaking(
     x: np.ndarray, y: np.ndarray, columns: list[tuple[str, int, int]], numbers: bool
 ) -> list[tuple[str, int, int]]:
-    """The columns that give the labels away; with several labels a sample, any one of the labels."""
+    """The columns that give the labels away; with several labels or targets, any one of them."""
     x_nD = np.stack([_column_codes(x[:, start:end]) for _, start, end in columns], axis=1)
-    tells = _are_linear(x_nD, y) if numbers else np.zeros(len(columns), bool)
-    for labels in () if numbers else np.atleast_2d(y.T):
-        tells |= _one_value_each(x_nD, labels)
+    tells, tell = np.zeros(len(columns), bool), _are_linear if numbers else _one_value_each
+    for labels in np.atleast_2d(y.T):
+        tells |= tell(x_nD, labels)
     return [column for column, flag in zip(columns, tells) if flag]
 
 

@@ -44,6 +44,7 @@ def take(
     target: str = "",
     layout: AxisOrder = "auto",
     group: Any = "",
+    weight: str = "",
 ) -> Dataset | Federation:
     """The set or federation in an object.
 
@@ -58,9 +59,14 @@ def take(
     a table, a key of samples that are dictionaries, for folders also a pattern of file names, or an array
     with the group of each training sample (and then of each test sample), [N]. "none": samples are
     independent.
+    weight: of a path or a DataFrame: the column of weights of samples in the loss; of arrays, see
+    `unskew.data.arrays`.
     Raises DataError (E4xx) for data that cannot be trained on, UsageError (E125) for a name.
     """
     named = isinstance(group, str)
+    if weight and not isinstance(data, str | os.PathLike) and not is_frame(data):
+        remedy = "give unskew.data.arrays(x, y, weight=...), or a DataFrame"
+        raise DataError("E403", f"weight='{weight}' names a column, and these data have none; {remedy}.")
     if layout != "auto" and (isinstance(data, Federation | Dataset) or is_frame(data)):
         raise DataError("E403", f"layout='{layout}' orders the axes of arrays, and these have been read.")
     if isinstance(data, Federation | Dataset):
@@ -69,12 +75,13 @@ def take(
             raise DataError("E403", f"{data.name}: these samples are divided already; {remedy}.")
         return _check_named_columns(data, label or target, site)
     if isinstance(data, str | os.PathLike):
-        return read(os.fspath(data), **_named_roles(label, site, target, layout, group))
+        chosen = {"weight": weight} if weight else {}
+        return read(os.fspath(data), **_named_roles(label, site, target, layout, group), **chosen)
     if is_frame(data):
         columns = frame_columns(data)
         if not named:
             columns, group = add_labels(data, group, "table", GROUP_COLUMN), GROUP_COLUMN
-        return read_table(columns, "table", label, site, target=target, group=group)
+        return read_table(columns, "table", label, site, target=target, group=group, weight=weight)
     if label and target:
         raise DataError(
             "E403", f"label='{label}' and target='{target}' exclude each other; give one of them."

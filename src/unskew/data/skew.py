@@ -23,7 +23,7 @@ import numpy as np
 from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index, Partition, Request
 from unskew.data.clients.shifts import SHIFTS, Shift, apply_shifts
-from unskew.data.samples.dataset import Dataset, most_frequent, strata, whole_groups
+from unskew.data.samples.dataset import Dataset, most_frequent, strata, whole_groups, with_fewer_tests
 from unskew.data.skews.column import Column
 from unskew.errors import DataError, UsageError
 from unskew.formats import specs
@@ -85,7 +85,7 @@ def partition(
     kind = Skew.parse(text).partition
     if not len(y):
         raise DataError("E403", "there are no samples to deal out.")
-    if y.ndim > 1 and y.dtype.kind != "b" and kind.by_class:
+    if y.ndim > 1 and y.dtype.kind not in "bf" and kind.by_class:
         usable = ", ".join(f"column:{name}" for name in columns or {}) or "column:NAME"
         labels = "a label for each token" if y.ndim == 2 else "masks"
         text = f"skew '{kind.name}' deals by class, but these samples have {labels}"
@@ -147,6 +147,7 @@ def build(
     rng_test: np.random.Generator,
     *,
     samples: int | None = None,
+    test_samples: int | None = None,
     validation: float = 0.0,
     reserve: int = 0,
 ) -> Federation:
@@ -154,15 +155,18 @@ def build(
 
     The test set is dealt in proportion to each client's training samples of each class, or tenth of a target.
     If the clients are the values of a column, test samples are dealt by that column.
-    skew, clients, samples: see `partition`. validation: the share of its rows that every client holds back,
-    rounded down, so that a client with few samples trains on all of them. reserve: number of samples of each
-    class that the server keeps; they are taken out first.
+    skew, clients, samples: see `partition`. test_samples: the most samples of the test set, see
+    `with_fewer_tests`; of clients that are the values of a column each keeps its share. validation: the share
+    of its rows that every client holds back, rounded down, so that a client with few samples trains on all of
+    them. reserve: number of samples of each class that the server keeps; they are taken out first.
     Raises UsageError (E103, E109) and DataError (E103) as `partition` does.
     """
     if not 0 <= validation < 1:
         raise UsageError("E109", f"validation must be at least 0 and below 1; got {validation}.")
     parsed = Skew.parse(skew)
     by_column = parsed.partition if isinstance(parsed.partition, Column) else None
+    if test_samples:
+        dataset = with_fewer_tests(dataset, test_samples, by_column.column if by_column else "")
     reserved = _reserve_rows(dataset, reserve, rng_partition)
     remaining = np.setdiff1d(np.arange(len(dataset.y)), reserved)
     columns = {name: values[remaining] for name, values in dataset.columns.items()}

@@ -213,7 +213,7 @@ def ranking(goal: Goal, methods: Sequence[str], ordered: Sequence[Neighbour]) ->
 
 
 Verdict = Literal["yes", "no", "open"]
-SURE = 1.5
+SURE = 1.25
 BIAS, LEAST = 0.03, 0.02
 """The deviation of a network's gain from that of a simple classifier, and the least spread of an expected
 gain."""

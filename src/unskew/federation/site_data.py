@@ -114,7 +114,10 @@ def load(text: str, classes: Sequence[str] = ()) -> Dataset:
         raise DataError("E404", f"{text} has a number to predict, and --classes names classes; {remedy}.")
     if dataset.target and not dataset.target.given:
         rule = "every site learns (y - center) / scale with the same numbers, which this one does not name"
-        example = f"target={dataset.target.name},center=100,scale=50 in the brackets behind the path"
+        center, scale = ([n] * len(dataset.classes) for n in (100, 50))
+        constants = f"center={center},scale={scale}" if len(center) > 1 else "center=100,scale=50"
+        name = dataset.target.name if len(center) == 1 else repr(dataset.target.name)
+        example = f"target={name},{constants} in the brackets behind the path"
         raise DataError("E404", f"{text}: {rule}; agree on them, such as {example}.")
     if dataset.target:
         return dataset

@@ -54,6 +54,7 @@ class CCVR(Part):
     momentum: Annotated[BelowOne, "momentum of SGD"] = 0.9
     name = "ccvr"
     family = "classifier"
+    equal_samples = True
     against = ("labels",)
     use_when = (
         "After any run with label skew: one further exchange trains the head again, which the clients biased."

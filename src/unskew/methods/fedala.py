@@ -38,6 +38,7 @@ class FedALA(Remembered):
     ] = 10
     name = "fedala"
     family = "personalised"
+    equal_samples = True
     against = ("labels",)
     use_when = (
         "Clients want to start from the useful parts of the global model; sends nothing more than FedAvg."

@@ -38,6 +38,7 @@ class FedAS(Remembered):
     passes: Annotated[int, Ge(1), Le(1000), "passes over a client's samples that align the received body"] = 1
     name = "fedas"
     family = "personalised"
+    equal_samples = True
     against = ("labels", "absence")
     use_when = (
         "Clients keep personal heads and often miss rounds, so that heads and the common body drift apart."

@@ -31,6 +31,7 @@ class FedAvgFT(Part):
     weight_decay: Annotated[NonNegative, "L2 penalty of SGD"] = 0.0005
     name = "fedavg_ft"
     family = "classifier"
+    equal_samples = True
     against = ("labels",)
     use_when = (
         "To see how much of a method's loss is due to the head; the server needs a few balanced samples."

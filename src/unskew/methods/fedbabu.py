@@ -37,6 +37,7 @@ class FedBABU(Part):
     name = "fedbabu"
     divides = True
     family = "personalised"
+    equal_samples = True
     against = ("labels",)
     use_when = "Label skew damages the head first; a common head that is not trained cannot be damaged."
 

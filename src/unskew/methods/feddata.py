@@ -30,6 +30,7 @@ class FedData(Part):
     ] = 0.1
     name = "feddata"
     family = "data"
+    equal_samples = True
     against = ("labels", "scarcity")
     use_when = "As an upper reference: what sharing a tenth of the raw data would bring."
     untuned = {"share": "it decides how much leaves a client"}

@@ -160,6 +160,7 @@ class FedDPMS(Part):
     name = "feddpms"
     first_stage = "stage"
     family = "data"
+    equal_samples = True
     against = ("labels",)
     use_when = "Clients lack classes, and may share noisy means of latents from which others draw images."
     untuned = {

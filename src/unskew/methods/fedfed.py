@@ -82,6 +82,7 @@ class FedFed(Part):
     name = "fedfed"
     first_stage = "stage"
     family = "data"
+    equal_samples = True
     against = ("labels",)
     use_when = "Clients lack classes, and may share noisy residues of all their images with their labels."
     untuned = {

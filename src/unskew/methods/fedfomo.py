@@ -40,6 +40,7 @@ class FedFomo(Part):
     explore: Annotated[Fraction, "probability with which one of them is chosen at random"] = 0.3
     name = "fedfomo"
     family = "personalised"
+    equal_samples = True
     against = ("labels",)
     use_when = (
         "Few clients trust each other and have similar samples; each learns which models help it. A round"

@@ -150,6 +150,7 @@ class FedMask(Remembered):
     ] = 2.45
     name = "fedmask"
     family = "personalised"
+    equal_samples = True
     against = ("labels",)
     use_when = (
         "Only a thirty-second of the bytes may be sent, clients differ in labels, and the model is wide."

@@ -30,6 +30,7 @@ class FedMix(Part):
     group: Annotated[Count, "M, the number of samples in an average; 1 shares raw samples"] = 5
     name = "fedmix"
     family = "data"
+    equal_samples = True
     against = ("labels",)
     use_when = "Clients are skewed, and averages of five or more inputs may be shared."
     tasks = ("classification",)

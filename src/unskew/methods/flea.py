@@ -81,6 +81,7 @@ class FLea(Part):
     name = "flea"
     read_by_row = ("features", "labels")
     family = "data"
+    equal_samples = True
     against = ("labels", "scarcity")
     use_when = (
         "Clients hold few samples of few classes, and may share obfuscated activations of a tenth of them."

@@ -34,6 +34,7 @@ class IFCA(Part):
     clusters: Annotated[int, Ge(1), Le(100), "how many models there are"] = 2
     name = "ifca"
     family = "clusters"
+    equal_samples = True
     against = ("labels", "features")
     use_when = "Clients form a few unknown groups, and links can carry all models to every client."
     merges = True

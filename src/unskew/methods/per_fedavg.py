@@ -43,6 +43,7 @@ class PerFedAvg(Part):
     ] = 1
     name = "per_fedavg"
     family = "personalised"
+    equal_samples = True
     against = ("labels",)
     use_when = (
         "Clients, or new clients, are served by a model that one step on a few of their samples has adapted."

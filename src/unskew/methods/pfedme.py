@@ -40,6 +40,7 @@ class PFedMe(Part):
     beta: Annotated[float, Gt(0), Le(10), "the server's step towards the clients' mean; 1: all of it"] = 1.0
     name = "pfedme"
     family = "personalised"
+    equal_samples = True
     against = ("labels",)
     use_when = (
         "Clients differ a lot and each is to have a model near the global one; a step costs K gradients."

@@ -34,6 +34,7 @@ class QFFL(Part):
     L: Annotated[NonNegative, "bound of the gradient's slope; less gives longer steps; 0: 1 / (lr S)"] = 0.0
     name = "qffl"
     family = "fairness"
+    equal_samples = True
     use_when = "The clients with the worst scores matter: scores are to differ less, and their mean may fall."
     neutral = {"q": 0.0}
     merges = True

@@ -96,7 +96,7 @@ FACTS = form(
     mean=NotRequired[Numbers],
     std=NotRequired[Numbers],
     task=NotRequired[Literal[tuple(MAIN)]],  # type: ignore[valid-type]
-    target=NotRequired[form(name=Text, center=float, scale=float)],
+    target=NotRequired[form(name=Text, center=float | Numbers, scale=float | Numbers)],
     looked_up=NotRequired[Literal["kept", "sent"]],
     understood=NotRequired[list[Annotated[Names, Field(min_length=2, max_length=2)]]],
 )

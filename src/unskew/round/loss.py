@@ -22,7 +22,8 @@ class StepInputs(NamedTuple):
     """A client's inputs at one step in addition to its weights and x.
 
     y: targets. weight: [B], 1 for a sample and 0 for padding. noise: by Part and name. dropout: the uniform
-    numbers of each dropout layer. lane: the client's lane of the chunk's table.
+    numbers of each dropout layer. lane: the client's lane of the chunk's table. importance: one tensor [B],
+    the samples' weights in the loss, or none.
     """
 
     y: Tensor
@@ -30,6 +31,7 @@ class StepInputs(NamedTuple):
     noise: dict[str, dict[str, Tensor]]
     dropout: tuple[Tensor, ...]
     lane: Tree
+    importance: tuple[Tensor, ...] = ()
 
 
 class ClientLoss:
@@ -44,7 +46,7 @@ class ClientLoss:
             p.name: self.views.client(p, inputs.lane, inputs.noise.get(p.name, {}))
             for p in clients.method.parts
         }
-        batch = Batch(x, inputs.y, inputs.weight)
+        batch = Batch(x, inputs.y, inputs.weight, importance=next(iter(inputs.importance), None))
         for p in hooks["batch"]:
             batch = p.batch(batch, views[p.name])
         forward = ForwardPass(clients, self.kernels, views, batch, inputs)

@@ -38,12 +38,14 @@ class Samples:
     y: the task's targets: class distributions [N, C], or [N, C, H, W] where samples have masks.
     rows: for each client, which rows of x and y are its own.
     counts_KC: for each client, its number of samples (of pixels, where samples have masks) per class.
+    importance: [N], the weight of each sample in the loss; None for equal ones.
     """
 
     x: Tensor
     y: Tensor
     rows: Index | Sequence[np.ndarray]
     counts_KC: np.ndarray
+    importance: Tensor | None = None
 
 
 READS_AHEAD = 4

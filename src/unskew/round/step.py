@@ -291,7 +291,9 @@ class LaneStep:
         lane = tree_map(lambda t: axis.first(t, step.width), self.state.lane_table) | {
             "step": axis.fit(feed.local)
         }
-        return StepInputs(y, axis.fit(weight), noise, tuple(map(axis.fit, feed.dropout)), lane)
+        every = self.clients.samples.importance
+        importance = () if every is None else (axis.targets(every.index_select(0, feed.rows), step),)
+        return StepInputs(y, axis.fit(weight), noise, tuple(map(axis.fit, feed.dropout)), lane, importance)
 
     def _descend(
         self, step: Step, feed: Feed, leaves: Weights, grads: Sequence[Tensor | None], inputs: StepInputs

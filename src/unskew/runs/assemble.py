@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from unskew.data.clients.federation import Federation
+from unskew.data.samples.dataset import SAMPLE_WEIGHT
 from unskew.errors import UsageError
 from unskew.measures import NONE
 from unskew.records.private_state import MemoryStore, Store
@@ -43,6 +44,9 @@ def loop_of(run: Run, store: Store | None = None, record: Record | None = None) 
 def trainer_of(run: Run) -> Trainer:
     """The clients of a run with their samples, ready to train; close it in the end."""
     settings, federation, fed = run.settings, run.federation, run.fed
+    weights, importance = federation.columns.get(SAMPLE_WEIGHT), None
+    if weights is not None:
+        importance = torch.as_tensor(weights, dtype=torch.float32).to(run.device)
     return Trainer(
         run.method,
         fed,
@@ -51,6 +55,7 @@ def trainer_of(run: Run) -> Trainer:
             fed.task.targets(torch.as_tensor(np.asarray(federation.y)).to(run.device), federation.n_classes),
             federation.train,
             federation.label_counts,
+            importance,
         ),
         LocalTraining(
             Recipe(

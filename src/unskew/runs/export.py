@@ -284,7 +284,10 @@ def model_facts(trained: TrainedRun, whole: ExportedModel, dtype: str) -> dict[s
 
 def _meaning(federation: Federation) -> str:
     """The meaning of the outputs."""
-    if target := federation.target:
+    if (target := federation.target) and federation.n_classes > 1:
+        names = ", ".join(federation.classes)
+        return f"one number for each of {names}: {target.scale!r} times these, plus {target.center!r}"
+    if target:
         return f"one number, of which '{target.name}' is {target.scale!r} times, plus {target.center!r}"
     if federation.several:
         return SEVERAL

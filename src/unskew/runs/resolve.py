@@ -24,7 +24,7 @@ from unskew.core.part import Part, overrides
 from unskew.core.user_parts import is_own
 from unskew.data.clients.federation import Federation
 from unskew.data.registry import check_text
-from unskew.data.samples.dataset import Dataset, validation_of
+from unskew.data.samples.dataset import SAMPLE_WEIGHT, Dataset, validation_of
 from unskew.data.skew import Skew
 from unskew.data.standardisation import standardise, undo_scaling
 from unskew.errors import MissingPackage, UsageError
@@ -101,6 +101,7 @@ def deal_out(
         numpy_key(seed, "partition"),
         numpy_key(seed, "test rows"),
         samples=settings.samples,
+        test_samples=settings.test_samples,
         reserve=reserve_of(method),
     )
 
@@ -194,7 +195,7 @@ def run_on(
         momentum=settings.momentum, optimiser=settings.optimiser,
         natural=federation.natural, seed=settings.seed,
         sampled=settings.attendance.independent,
-        first_epochs=settings.first_epochs,
+        first_epochs=settings.first_epochs, weighted=SAMPLE_WEIGHT in federation.columns,
     )  # fmt: skip
     for p in method.parts:
         net.add({f"{p.name}.{n}": t for n, t in p.weights(fed).items()})
@@ -293,12 +294,12 @@ def federation_of(
 ) -> Federation:
     """The clients of a run and their samples. data, model: given in Python instead of what the settings name.
 
-    Raises UsageError (E109) where validation samples are to be held out of what is dealt out already, and as
-    reading and dealing out do.
+    Raises UsageError (E109) where test samples are to be drawn for what is dealt out already, and as reading
+    and dealing out do.
     """
     if isinstance(data, Federation):
-        if settings.validation:
-            text = "validation holds out samples before they are dealt out; this federation is dealt out."
+        if name := next((n for n in ("validation", "test_samples") if getattr(settings, n)), ""):
+            text = f"{name} chooses test samples before all are dealt out; this federation is dealt out."
             raise UsageError("E109", text)
         federation = data
     else:

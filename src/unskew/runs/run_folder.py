@@ -34,6 +34,7 @@ from unskew.core import module_inputs
 from unskew.core.method import more_rounds_problem
 from unskew.core.trees import Tree
 from unskew.data.clients.federation import Federation
+from unskew.data.samples.dataset import SAMPLE_WEIGHT
 from unskew.data.storage.sample_rows import Rows, row_digests
 from unskew.errors import Paused, StateError, UsageError
 from unskew.records import checkpoints, record, schema
@@ -57,7 +58,7 @@ BLOCK_BYTES = 1 << 20
 
 
 def fingerprint(federation: Federation, by_sample: bool = False) -> str:
-    """SHA-256 of the samples, labels and classes, for training and for the test, and of who holds which.
+    """SHA-256 of the samples, labels, weights and classes, for training and the test, and of who holds which.
 
     Of samples that are read on demand, the digest of each sample counts. by_sample: also of samples in
     memory, so that it does not depend on how much memory a machine has.
@@ -70,7 +71,8 @@ def fingerprint(federation: Federation, by_sample: bool = False) -> str:
         for part in (federation.train, federation.val, federation.test)
         for index in (part.rows, part.offsets)
     ]
-    samples = (federation.x, federation.y, federation.x_test, federation.y_test)
+    weights = [federation.columns[SAMPLE_WEIGHT]] if SAMPLE_WEIGHT in federation.columns else []
+    samples = (federation.x, federation.y, federation.x_test, federation.y_test, *weights)
     for array in (*samples, *indices, federation.reserved):
         sha.update(f"\n{array.dtype} {array.shape}\n".encode())
         each = array.survey.digests if isinstance(array, Rows) else array

@@ -171,15 +171,22 @@ LABEL_METRICS = {
 
 
 def r2(y_N: np.ndarray, guess_N: np.ndarray) -> float | None:
-    """Coefficient of determination, at most 1; None (undefined) if all targets are equal."""
+    """Coefficient of determination, at most 1; None (undefined) if all targets are equal. Of several targets,
+    [N, K], the mean over those that differ."""
     y = y_N.astype(np.float64)
+    if y.ndim > 1:
+        values = [value for y, g in zip(y.T, guess_N.T) if (value := r2(y, g)) is not None]
+        return float(np.mean(values)) if values else None
     if y.min() == y.max():
         return None
     return float(1 - ((guess_N - y) ** 2).sum() / ((y - y.mean()) ** 2).sum())
 
 
-def median_error(y_N: np.ndarray, guess_N: np.ndarray) -> float:
-    """Median absolute error, in the unit of the target."""
+def median_error(y_N: np.ndarray, guess_N: np.ndarray) -> float | None:
+    """Median absolute error, in the unit of the target; None (undefined) for several targets, [N, K], which
+    have no common unit."""
+    if y_N.ndim > 1:
+        return None
     return float(np.median(np.abs(guess_N - y_N.astype(np.float64))))
 
 

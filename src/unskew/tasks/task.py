@@ -19,6 +19,8 @@ Regression        a number for every sample, trained with squared or absolute er
     RMSE        sqrt(mean (g - y)^2)        of predictions g = center + scale z
     MAE         mean |g - y|
     R2          1 - sum (g - y)^2 / sum (y - mean y)^2; left out where all targets are equal
+    Of several targets a sample, the loss is the mean over targets, and so is R2; RMSE and MAE are of errors
+    (g - y) / scale, because units differ, and their means are over samples and targets.
     A prediction that is not finite counts as LARGEST_ERROR, so that no mean leaves it out.
 
 Segmentation      a class for every pixel, trained with cross-entropy and soft Dice, scored by Dice
@@ -53,7 +55,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from unskew.data.samples.dataset import NO_LABEL, Target
+from unskew.data.samples.dataset import NO_LABEL, Constants, Target
 from unskew.errors import UsageError
 from unskew.tasks.own_loss import LossFunction
 
@@ -197,53 +199,66 @@ LARGEST_ERROR = 1e30
 
 @dataclass(frozen=True)
 class Regression(Task):
-    """A number for every sample. kind: the training loss, "mse" or "mae"."""
+    """A number for every sample, or several. center, scale: of each; a float for a single one. kind: the
+    training loss, "mse" or "mae". Letter K: targets."""
 
-    center: float = 0.0
-    scale: float = 1.0
+    center: Constants = 0.0
+    scale: Constants = 1.0
     kind: str = "mse"
     name: ClassVar[str] = "regression"
     main_score: ClassVar[str] = "rmse"
     bounds: ClassVar[tuple[float, float]] = (0.0, math.inf)
 
     def targets(self, y: Tensor, classes: int) -> Tensor:
-        """Standardised targets, float32 [B, 1], from targets [B] in their own unit."""
-        return ((y.double() - self.center) / self.scale).float()[:, None]
+        """Standardised targets, float32 [B, K], from targets [B], or [B, K], in their own units."""
+        u = ((y.double() - _as_numbers(self.center, y)) / _as_numbers(self.scale, y)).float()
+        return u if u.dim() > 1 else u[:, None]
 
-    def loss(self, z_B1: Tensor, y_B1: Tensor) -> Tensor:
-        """The error of each sample, [B], in units of `scale`, or of its square for "mse"."""
+    def loss(self, z_BK: Tensor, y_BK: Tensor) -> Tensor:
+        """The error of each sample, [B], in units of `scale`, or its square for "mse"; the mean over
+        targets."""
         if self.own_loss is not None:
-            return self.own_loss(z_B1, y_B1)
-        error = z_B1 - y_B1
-        return (error.square() if self.kind == "mse" else error.abs()).sum(-1)
+            return self.own_loss(z_BK, y_BK)
+        error = z_BK - y_BK
+        return (error.square() if self.kind == "mse" else error.abs()).mean(-1)
 
-    def predictions(self, z_B1: Tensor) -> Tensor:
-        """The predicted target of each sample in its own unit, float64 [B]."""
-        guess = z_B1[:, 0].double() * self.scale + self.center
+    def predictions(self, z_BK: Tensor) -> Tensor:
+        """The predicted targets of each sample in their own units, float64 [B], or [B, K] of several."""
+        z = z_BK if isinstance(self.center, tuple) else z_BK[:, 0]
+        guess = z.double() * _as_numbers(self.scale, z) + _as_numbers(self.center, z)
         return guess.nan_to_num(nan=LARGEST_ERROR, posinf=LARGEST_ERROR, neginf=-LARGEST_ERROR).clamp(
             -LARGEST_ERROR, LARGEST_ERROR
         )
 
     def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """rmse, mae and, where targets differ, r2 of predicted and true targets, both [N]; {} for no
-        samples."""
+        """rmse, mae and, where targets differ, r2 of predicted and true targets, both [N], or [N, K] of
+        several; {} for no samples. r2 is the mean over those of the targets that differ."""
         if not len(true):
             return {}
-        y = true.astype(np.float64)
-        error, spread = guess - y, float(((y - y.mean()) ** 2).sum())
-        r2 = {"r2": 1 - float((error**2).sum()) / spread} if y.min() < y.max() else {}
+        shares = list[float]()
+        for g, y in zip(np.atleast_2d(guess.T), np.atleast_2d(true.T.astype(np.float64))):
+            if y.min() < y.max():
+                shares.append(1 - float(((g - y) ** 2).sum()) / float(((y - y.mean()) ** 2).sum()))
+        r2 = {"r2": float(np.mean(shares))} if shares else {}
         return self.client_scores(guess, true, classes) | r2
 
     def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """rmse and mae on one client's test samples; {} if it has none."""
+        """rmse and mae on one client's test samples; {} if it has none. With several targets errors are in
+        units of each one's scale, and the means are also over targets."""
         if not len(true):
             return {}
         error = guess - true.astype(np.float64)
+        error = error / np.array(self.scale) if isinstance(self.scale, tuple) else error
         return {"rmse": math.sqrt(float((error**2).mean())), "mae": float(np.abs(error).mean())}
 
     def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
         square = sum(share * one["rmse"] ** 2 for share, one in zip(shares, scores, strict=True))
         return super().pooled(shares, scores) | {"rmse": math.sqrt(square)}  # squares are averaged, not roots
+
+
+def _as_numbers(values: Constants, like: Tensor) -> float | Tensor:
+    """Constants of targets to compute with: a float, or a tensor [K] on the device of `like`."""
+    return torch.tensor(values, device=like.device).double() if isinstance(values, tuple) else values
 
 
 DICE_SMOOTHING = 1e-5

@@ -25,6 +25,7 @@ from unskew.data.samples.dataset import (
     check_rows,
     check_targets,
     strata,
+    target_shape,
     tenth_edges,
     tenth_names,
 )
@@ -89,7 +90,7 @@ class Federation(SampleForm):
             raise DataError("E403", f"{self.name}: no client holds a training sample.")
         check_rows(self.name, self.layout, self.shape, self.y.shape[1:] if self.masks else ())
         if self.target:
-            check_targets(self.name, self.y, self.y_test)
+            check_targets(self.name, self.y, self.y_test, self.classes)
         else:
             check_labels(self.name, self.y, self.y_test, self.n_classes, self.shape, self.layout)
         for part, index, n in (
@@ -125,7 +126,7 @@ class Federation(SampleForm):
 
     @property
     def n_classes(self) -> int:
-        """C, the number of outputs of a model; 1 for a target."""
+        """C, the number of outputs of a model: of classes or targets."""
         return len(self.classes)
 
     @cached_property
@@ -235,7 +236,7 @@ class RemoteFederation(Federation):
         if not self.clients or not self.sizes.any():
             raise DataError("E403", f"{self.name}: no client holds a training sample.")
         if self.target:
-            check_targets(self.name, self.y, self.y_test)
+            check_targets(self.name, self.y, self.y_test, self.classes)
         else:
             check_labels(self.name, self.y, self.y_test, self.n_classes, self.shape, self.layout)
 
@@ -291,7 +292,9 @@ class RemoteFederation(Federation):
                 raise ValueError("labels of as many places as no input has")
             pixels = (places,)
         nothing = np.zeros((0, *shape), np.float32)
-        unlabelled = np.zeros((0, *pixels), np.float64 if target else np.int64)
+        unlabelled = np.zeros((0, *pixels), np.int64)
+        if target:
+            unlabelled = np.zeros((0, *target_shape(inputs["classes"])))
         if summary.get("task") == "multilabel":
             unlabelled = np.zeros((0, len(inputs["classes"])), bool)
         groups = tuple(map(str, summary["classes"]))

@@ -350,32 +350,40 @@ def _multilabel_array(name: str, y: np.ndarray, names: Sequence[str]) -> np.ndar
 
 
 def read_targets(name: str, ys: tuple[Any, Any], classes: Any, target: str | Target) -> Labels:
-    """The targets of training and test samples, float64 [N], from arrays [N] or [N, 1].
+    """The targets of training and test samples, float64 [N], from arrays [N] or [N, 1]; or [N, K] of several.
 
     name: name of the set. ys: targets of both parts, the second None without a test set. target: its name, or
-    a Target with constants.
+    the names of all, or a Target with constants.
     Raises DataError: E403 if classes are named too, E404 for anything but numbers.
     """
     if classes is not None:
         raise DataError("E403", f"{name}: classes name labels, and target a number; give one of them.")
-    y, *test = [_target_numbers(name, array_of(part)) for part in ys if part is not None]
-    y_test = test[0] if test else y[:0]
-    check_targets(name, y, y_test)
     aim = Target(target) if isinstance(target, str) else target
+    names = (aim.name,) if np.ndim(ys[0]) == 1 else label_names(aim.name)
+    y, *test = [_target_numbers(name, array_of(part), len(names)) for part in ys if part is not None]
+    y_test = test[0] if test else y[:0]
+    check_targets(name, y, y_test, names)
     constants = "as given" if aim.given else "the mean and standard deviation of the training samples"
-    notes: list[Note] = [
-        ("labels", f"'{aim.name}' is predicted as a number; center and scale are {constants}")
-    ]
-    return Labels(y, y_test, (aim.name,), tuple(notes), aim)
+    kind = "is predicted as a number" if len(names) == 1 else "are predicted as numbers"
+    note: Note = ("labels", f"'{', '.join(names)}' {kind}; center and scale are {constants}")
+    return Labels(y, y_test, names, (note,), aim)
 
 
-def _target_numbers(name: str, y: np.ndarray) -> np.ndarray:
-    """float64 [N]."""
-    if y.ndim == 2 and y.shape[1] == 1:
+def are_several_numbers(ys: tuple[Any, Any]) -> bool:
+    """Whether labels [N, K] are K numbers to predict, and not K labels that a sample may have: in training
+    each column holds more than two different numbers. ys: as for `read_targets`."""
+    y = array_of(ys[0])
+    return y.dtype.kind in "iuf" and all(len(np.unique(column[np.isfinite(column)])) > 2 for column in y.T)
+
+
+def _target_numbers(name: str, y: np.ndarray, count: int) -> np.ndarray:
+    """float64 [N], or [N, K] of K targets."""
+    if y.ndim == 2 and y.shape[1] == count == 1:
         y = y[:, 0]
     if y.dtype.kind == "O" and all(isinstance(v, int | float | np.number | None) for v in y.ravel()):
         y = y.astype(np.float64)  # None as NaN, which is refused by its row
-    if y.ndim != 1 or y.dtype.kind not in "biuf":
+    if y.ndim > 2 or y[:1].size > count or y.dtype.kind not in "biuf":
         fault = f"targets are {y.dtype} {list(y.shape)}"
-        raise DataError("E404", f"{name}: {fault}; a regression takes one number a sample, [N].")
+        remedy = "a regression takes one number a sample, [N], or one for each name, target='a,b'"
+        raise DataError("E404", f"{name}: {fault}; {remedy}.")
     return y.astype(np.float64)

@@ -11,6 +11,7 @@ from unskew.data.kinds.column_roles import column_named, number_columns, site_co
 from unskew.data.kinds.groups import GROUP_COLUMN, INDEPENDENT, column_question, overlap_warning
 from unskew.data.kinds.labels import (
     Labels,
+    are_several_numbers,
     are_token_labels,
     label_array,
     label_names,
@@ -29,7 +30,7 @@ from unskew.data.samples.conversion import (
     sample_array,
     scale_samples,
 )
-from unskew.data.samples.dataset import Dataset, Target, with_test_set
+from unskew.data.samples.dataset import SAMPLE_WEIGHT, Dataset, Target, with_test_set
 from unskew.data.samples.packing import are_inputs, input_column, layout_difference, pack
 from unskew.data.samples.reading_notes import Intake, Note, quantity
 from unskew.data.storage.sample_rows import first_duplicates, row_digests
@@ -56,6 +57,7 @@ def arrays(
     notes: Sequence[Note] = (),
     target: str | Target | None = None,
     group: Any = "",
+    weight: Any = "",
 ) -> Dataset:
     """A set from arrays, tensors or lists.
 
@@ -68,7 +70,7 @@ def arrays(
     -100 for a token that does not count.
     target: the name of y if it is a number to predict, [N], instead of a class; it is standardised by its
     mean and standard deviation, or the constants of a `Target`. "fever,cough": the names of the columns of y,
-    [N, 2] of zeros and ones.
+    [N, 2], which are labels if they are zeros and ones, and else numbers to predict.
     x_test, y_test: in the form of x and y; without them the share `test` of every class (at every site) is
     held out.
     columns: facts per row, [N] each, by which clients can be formed (`--skew column:NAME`). test_columns: the
@@ -78,6 +80,7 @@ def arrays(
     group: the column of groups, such as patients, or the group of each training sample, [N], or of each
     training and then each test sample, [N + n]. No split divides a group. "none" if samples are independent;
     otherwise a column that looks like one of groups is pointed out.
+    weight: the column of weights of training samples in the loss, or the weights, [N]; numbers of at least 0.
     Raises DataError: E403 for shapes, E404 for labels, E405 for NaN and infinity, E401 and E402 for files.
     """
     if x is None or y is None or (x_test is None) != (y_test is None):
@@ -98,11 +101,16 @@ def arrays(
             check_axes(name, part, masks=labels.y.ndim == 3)
     x, *tests = [scale_samples(part, name) for part in samples]
     columns, test_columns, group = with_groups(name, group, columns, test_columns, list(map(len, samples)))
+    columns, test_columns = _with_weights(name, weight, columns, test_columns)
     facts = number_columns(name, columns, test_columns)
     dtype = "" if inputs else str(samples[0].dtype.newbyteorder("="))
     notes = (*notes, *pack_notes, *_scaling_notes(samples), *labels.notes)
     form = {"axes": layout} if layout in ("channels last", "time first") else {}
     notes += tuple(_group_notes(facts, group, tested=bool(tests)))
+    if SAMPLE_WEIGHT in facts[0]:
+        low, high = facts[0][SAMPLE_WEIGHT].min(), facts[0][SAMPLE_WEIGHT].max()
+        weighted: Note = ("note", f"training samples count by their weights in the loss, {low:g} to {high:g}")
+        notes += (weighted,)
     intake = Intake(dtype, notes, form=form, unnamed=labels.unnamed)
     if tests:
         intake = intake.with_notes(*_duplicate_notes(x, tests[0]), *_scale_notes(x, tests[0]))
@@ -150,6 +158,21 @@ def with_groups(
     return {**(columns or {}), GROUP_COLUMN: values[: sizes[0]]}, test_columns, GROUP_COLUMN
 
 
+def _with_weights(name: str, weight: Any, columns: Columns, test_columns: Columns) -> tuple[Columns, Columns]:
+    """The columns of both parts with the weights of samples under their name in a set. weight: as for
+    `arrays`. Raises DataError (E403) for a column that does not exist."""
+    if not isinstance(weight, str):
+        return {**(columns or {}), SAMPLE_WEIGHT: weight}, test_columns
+    if not weight:
+        return columns, test_columns
+    column = column_named(columns or {}, weight, name)
+    train, test = (
+        {SAMPLE_WEIGHT if n == column else n: v for n, v in (part or {}).items()}
+        for part in (columns, test_columns)
+    )
+    return train, test if test_columns is not None else None
+
+
 def _group_notes(
     facts: tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, tuple[str, ...]]],
     group: str,
@@ -182,13 +205,13 @@ def _read_labels(
     origins: tuple[MaskOrigin, MaskOrigin],
 ) -> Labels:
     """The labels: classes, or numbers if a target is named, or several labels a sample if it names
-    several."""
+    several columns of zeros and ones."""
     if target is None:
         if are_token_labels(ys[0], xs[0], classes):
             return read_token_labels(name, xs, ys, classes)
         return read_labels(name, ys, xs[0].ndim, classes, origins)
     names = label_names(target if isinstance(target, str) else target.name)
-    if len(names) > 1 and np.ndim(ys[0]) == 2:
+    if len(names) > 1 and np.ndim(ys[0]) == 2 and not are_several_numbers(ys):
         return read_multilabels(name, ys, names)
     return read_targets(name, ys, classes, target)
 

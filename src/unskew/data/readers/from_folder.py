@@ -66,7 +66,7 @@ from unskew.data.kinds.masks import MaskOrigin, as_masks, check_palettes, read_m
 from unskew.data.kinds.sounds import AudioInfo, format_of, read_sound, sound_notes, spectrogram_shape
 from unskew.data.readers.from_tables import check_sites, read_label_columns, target_of
 from unskew.data.readers.raw_samples import RawSamples
-from unskew.data.samples.dataset import Dataset, Target
+from unskew.data.samples.dataset import Constants, Dataset, Target
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.data.storage.scratch import SampleSink
 from unskew.errors import DataError, excerpt
@@ -114,10 +114,10 @@ def folder(
         "in a CSV that lists the files: the column to predict as a number, or several labels, 'fever,cough'",
     ] = "",
     center: Annotated[
-        float | None, "number subtracted from the target; by default the training files' mean"
+        Constants | None, "number subtracted from the target; by default the training files' mean"
     ] = None,
     scale: Annotated[
-        float | None, "divisor of the target; by default the training files' standard deviation"
+        Constants | None, "divisor of the target; by default the training files' standard deviation"
     ] = None,
     group: Annotated[
         str,

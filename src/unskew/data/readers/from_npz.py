@@ -18,7 +18,7 @@ import numpy as np
 from unskew.data.files.archives import Archive
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.conversion import AxisOrder, map_npy
-from unskew.data.samples.dataset import Dataset, Target
+from unskew.data.samples.dataset import Constants, Dataset, Target
 from unskew.data.samples.packing import archive_inputs
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
 from unskew.data.storage.npy_rows import mapped_rows, write_rows
@@ -140,10 +140,11 @@ def npz(
     path: str | Path,
     *,
     target: str = "",
-    center: float | None = None,
-    scale: float | None = None,
+    center: Constants | None = None,
+    scale: Constants | None = None,
     layout: LayoutSetting = "auto",
     group: str = "",
+    weight: str = "",
 ) -> Dataset:
     """A set from an archive with x and y, or x_train and y_train, and perhaps x_test and y_test; y are labels
     or masks. path: the archive; or a folder with an .npy file for each array, which is memory-mapped, or the
@@ -152,7 +153,8 @@ def npz(
     Samples with several inputs are x.NAME for each. Further arrays of their length are columns: NAME, or
     NAME_train and NAME_test. `classes` names the classes. target: the name of y if it is a number to predict,
     learnt as (y - center) / scale. group: the array of groups, such as patients, that no split divides; by
-    default `group` or `groups`, if there is one; "none" if samples are independent.
+    default `group` or `groups`, if there is one; "none" if samples are independent. weight: the array of
+    weights of samples in the loss.
     Raises DataError: E401 and E402 for the file, and as `arrays` does.
     """
     path = Path(path)
@@ -165,7 +167,7 @@ def npz(
         files = {file.stem: map_npy(file) for file in sorted(root.glob("*.npy"))}
         if "classes" in files:
             files["classes"] = np.asarray(files["classes"])
-        return _dataset_of(files, root, root.resolve().name, aim, group, layout)
+        return _dataset_of(files, root, root.resolve().name, aim, group, layout, weight)
     archive = Archive(path)
     if FACTS_ARRAY in archive:
         try:
@@ -176,7 +178,7 @@ def npz(
                 f" ({python_files.one_line(error)})"
             )
             raise DataError("E401", f"{text}; write it again.") from error
-    return _dataset_of(archive, path, path.stem, aim, group, layout)
+    return _dataset_of(archive, path, path.stem, aim, group, layout, weight)
 
 
 def is_npy_folder(path: Path) -> bool:
@@ -191,6 +193,7 @@ def _dataset_of(
     target: Target | None = None,
     group: str = "",
     layout: AxisOrder = "auto",
+    weight: str = "",
 ) -> Dataset:
     """The set in these arrays."""
 
@@ -245,4 +248,5 @@ def _dataset_of(
         target=target,
         layout=layout,
         group=group or next((name for name in GROUP_ARRAYS if name in columns), ""),
+        weight=weight,
     )

@@ -72,12 +72,13 @@ from unskew.data.readers.from_tables import (
 )
 from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import DEPTHS, AxisOrder, channels_first, check_axes
-from unskew.data.samples.dataset import Dataset, Target
+from unskew.data.samples.dataset import Constants, Dataset, Target
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
 from unskew.data.storage.scratch import SampleSink, fits_memory, float32_bytes
 from unskew.errors import DataError, excerpt
 
 TABLE_KINDS = ("number", "text", "value")
+SAMPLE_KINDS = ("list", "packed")
 LONGEST_WORD = 100
 """Maximal number of characters in a word by which clients can be formed."""
 
@@ -86,7 +87,10 @@ def parquet(
     path: str | Path,
     label: Annotated[str, "the column of labels"] = "",
     site: Annotated[str, "the column of sites"] = "",
-    x: Annotated[str, "the column of samples, if several hold lists or files"] = "",
+    x: Annotated[
+        str | Sequence[str],
+        "the column of samples, if several hold lists or files; of a table, the columns to train on",
+    ] = "",
     layout: Annotated[
         AxisOrder, "for lists in lists: 'channels last' for images, 'time first' for series"
     ] = "auto",
@@ -95,11 +99,12 @@ def parquet(
     fit: FitSetting = "pad",
     bits: BitsSetting = 16,
     target: str = "",
-    center: float | None = None,
-    scale: float | None = None,
+    center: Constants | None = None,
+    scale: Constants | None = None,
     group: str = "",
     drop: str | Sequence[str] = "",
     missing: MissingSetting = "refuse",
+    weight: str = "",
     split: Annotated[str, "of a saved set: the split to train on, if it is not the one called train"] = "",
 ) -> Dataset:
     """The set in Parquet files, or in a folder that Hugging Face Datasets has saved. path: a file, a folder
@@ -107,49 +112,50 @@ def parquet(
     DatasetDict.
 
     A column of lists of numbers, or of files {bytes, path} as the hub keeps images and sounds, holds the
-    samples, and the other columns facts about them. Without such a column, all columns are features, see
-    `read_table`; drop and missing are then as for a CSV, and filled columns are kept in memory. Files or
-    folders called train and test hold the training and test rows. Samples that would
-    take more than a quarter of the memory are read during training.
+    samples, and the other columns facts about them. Without such a column, or if x names others, columns are
+    features, see `read_table`; x and missing are then as for a CSV, and filled columns are kept in memory.
+    weight: the column of weights of samples in the loss.
+    Files or folders called train and test hold the training and test rows. Samples that would take more than
+    a quarter of the memory are read during training.
     Raises DataError: E401 for files that cannot be read, or without pyarrow, E402 if there are none, E403 for
     columns and for shapes that differ, and for a DatasetDict without a split called train, E404 for labels,
     E405 for missing values, E142 for anything that does not fit into memory.
     """
     aim, images = target_of(target, label, center, scale), ImageSettings(size, fit, bits)
-    path, choice = Path(path), ColumnChoice((), names_in(drop), missing)
+    path, choice = Path(path), ColumnChoice(names_in(x), names_in(drop), missing, weight)
     if split and not is_saved_set(path):
         raise DataError("E403", f"{path} is no set that Datasets saved; leave split out.")
     table = read_saved_table(path, split) if is_saved_set(path) else read_table(path)
-    return dataset_of_table(table, x, (label, site, group), layout, images, aim, choice)
+    return dataset_of_table(table, (label, site, group), layout, images, aim, choice)
 
 
 def dataset_of_table(
     table: ShardTable,
-    x: str,
     roles: Roles,
     layout: AxisOrder,
     images: ImageSettings,
     aim: Target | None,
     choice: ColumnChoice,
 ) -> Dataset:
-    """The set in a table, as `parquet` describes it. x: the column of samples, "" to search for one. Raises
-    DataError (E403) for a choice of columns where lists or files are the samples."""
-    target = label_names(aim.name if aim else "")
-    column = _sample_column(table, x, {roles[0], *target})
-    names = [n for n, c in table.columns.items() if n != column and c.kind in TABLE_KINDS]
+    """The set in a table, as `parquet` describes it. Raises DataError (E403) for missing values that are to
+    be filled where lists or files are the samples."""
+    kept, target = choice.kept(table.columns, table.name), label_names(aim.name if aim else "")
+    column = _sample_column(table, kept, choice.x, {roles[0], *target})
+    names = [n for n in kept if n != column and table.columns[n].kind in TABLE_KINDS]
     sheet = Sheet(table.name, LazyColumns(table, names), RowNames(table), test=table.test())
-    left_out = list(table.omissions)
+    left_out, choice = list(table.omissions), replace(choice, drop=())
     if not column:
-        left_out += [f"column '{n}' of {c.form}" for n, c in table.columns.items() if n not in names]
+        left_out += [f"column '{n}' of {table.columns[n].form}" for n in kept if n not in names]
     notes: list[Note] = [("left out", abbreviate(left_out))] if left_out else []
     if not column:
         encode = partial(encode_table, table, notes) if choice.missing == "refuse" else encode_as
         return sheet_set(sheet, roles, None, aim, choice=choice, encode=encode).with_notes(*notes)
-    if choice != ColumnChoice():
+    if choice.missing != "refuse":
         fault = f"the samples are in {excerpt(column, 40)}"
         raise DataError(
-            "E403", f"{table.name}: {fault}; leave out drop and missing, which are for columns of features."
+            "E403", f"{table.name}: {fault}; leave out missing, which is for columns of features."
         )
+    sheet, weights = choice.split_weights(sheet)
     raw, sheet = _read_facts(table, sheet, column, roles, aim, notes)
     if table.columns[column].kind == "packed":
         form = file_settings(table, column, images)
@@ -164,7 +170,8 @@ def dataset_of_table(
         if lists.full:
             kind = f"{lists.kind.itemsize * 8}-bit whole numbers"
             notes.append(("scaled", f"{kind} were divided by {lists.full:,}"))
-    raw = replace(raw, x=samples, notes=tuple(notes)).divided(sheet.test, sheet.unused)
+    raw = replace(raw, x=samples, notes=tuple(notes), columns={**raw.columns, **weights})
+    raw = raw.divided(sheet.test, sheet.unused)
     dataset = raw.dataset(Path(table.name).stem)
     dataset = dataset.with_constants() if form["kind"] == "sounds" else dataset
     intake = dataset.intake or Intake()
@@ -172,20 +179,19 @@ def dataset_of_table(
     return replace(dataset, intake=replace(intake, dtype=dtype or intake.dtype, form=form, divided=roles[1]))
 
 
-def _sample_column(table: ShardTable, x: str, labels: set[str]) -> str:
-    """The column of lists or files that holds the samples, "" for a table of features."""
-    if x:
-        x = column_named(table.columns, x, table.name)
-        if table.columns[x].kind not in ("list", "packed"):
-            fault = f"x={x} names a column of {excerpt(table.columns[x].form, 40)[1:-1]}"
-            remedy = "samples are lists of numbers, or files: leave x out, and every column is a feature"
-            raise DataError("E403", f"{table.name}: {fault}; {remedy}.")
-        return x
-    label = "" if labels - {""} else label_column_in(table.columns)
-    rich = [n for n, c in table.columns.items() if c.kind in ("list", "packed") and n not in {*labels, label}]
-    usual = [n for n in rich if n.lower() in INPUT_KEYS]
-    if len(rich) > 1 and len(usual) != 1:
-        text = f"{table.name} has several columns of samples, {abbreviate(rich)}"
+def _sample_column(table: ShardTable, kept: Sequence[str], x: Sequence[str], labels: set[str]) -> str:
+    """The column of lists or files that holds the samples, among those that are not left out; "" for a table
+    of features. x: the columns that the user names, () to search for one. Raises DataError (E403) for several
+    columns of samples, and for one that cannot be read."""
+    named = [column_named(kept, name, table.name) for name in x]
+    if odd := next((n for n in named if table.columns[n].kind not in (*TABLE_KINDS, *SAMPLE_KINDS)), ""):
+        fault = f"x={odd} names a column of {excerpt(table.columns[odd].form, 40)[1:-1]}"
+        raise DataError("E403", f"{table.name}: {fault}, which is not read; name others.")
+    label = "" if named or labels - {""} else label_column_in(kept)
+    rich = [n for n in named or kept if table.columns[n].kind in SAMPLE_KINDS and n not in {*labels, label}]
+    usual = [n for n in rich if n.lower() in INPUT_KEYS and not named]
+    if rich and (len(named) > 1 or (len(rich) > 1 and len(usual) != 1)):
+        text = f"{table.name} has several columns of samples, {abbreviate(named or rich)}"
         raise DataError("E403", f"{text}: name one, x={rich[0]}; give several inputs as arrays or a Dataset.")
     return (usual if len(rich) > 1 else [*rich, ""])[0]
 

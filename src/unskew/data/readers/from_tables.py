@@ -9,7 +9,7 @@ Letters: N rows.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,13 @@ from unskew.data.kinds.column_roles import (
     site_column_in,
     site_column_of,
     target_column,
+    target_numbers,
 )
 from unskew.data.kinds.features import Kinds, MissingSetting, encode_as, fill, fill_as, find_kinds
 from unskew.data.kinds.groups import INDEPENDENT, column_question, group_setting, is_id_name
 from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import array_of
-from unskew.data.samples.dataset import Dataset, Target
+from unskew.data.samples.dataset import SAMPLE_WEIGHT, Constants, Dataset, Target
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate, quantity
 from unskew.errors import DataError, excerpt
 
@@ -51,14 +52,15 @@ def csv_set(
     classes: Sequence[str] | None = None,
     *,
     target: str = "",
-    center: float | None = None,
-    scale: float | None = None,
+    center: Constants | None = None,
+    scale: Constants | None = None,
     decimal: DecimalSetting = "",
     thousands: ThousandsSetting = "",
     group: str = "",
     x: str | Sequence[str] = "",
     drop: str | Sequence[str] = "",
     missing: MissingSetting = "refuse",
+    weight: str = "",
 ) -> Dataset:
     """The set in a CSV file, in a folder with train.csv and perhaps test.csv, or in all CSV files of a folder
     or pattern, of which each holds the rows of one site, by its name.
@@ -66,10 +68,10 @@ def csv_set(
     Columns that some sites lack are left out, with a note. site: with files of sites, a column in their
     place. x, drop: the columns to train on, by default all, and columns to leave out; a list, or names
     joined by commas. missing: what becomes of cells without a value; see `missing_values`. See `read_table`
-    for the other arguments and the errors.
+    for the other arguments, such as weight, and the errors.
     """
     place, numbers, notes = Path(path), NumberFormat.from_settings(decimal, thousands), list[Note]()
-    choice = ColumnChoice(names_in(x), names_in(drop), missing)
+    choice = ColumnChoice(names_in(x), names_in(drop), missing, weight)
     aim = target_of(target, label, center, scale)
     if are_sites(place):
         sheet, site = _read_sites(place, numbers, site, notes), site or SITE_COLUMN
@@ -187,29 +189,32 @@ def read_table(
     classes: Sequence[str] | None = None,
     *,
     target: str = "",
-    center: float | None = None,
-    scale: float | None = None,
+    center: Constants | None = None,
+    scale: Constants | None = None,
     group: str = "",
+    weight: str = "",
 ) -> Dataset:
     """A set from columns of equal length, [N] each.
 
     label: the column of labels, by default one with a usual name, else the last.
     target: in place of a label: columns of zeros and ones, "fever,cough", for several labels a sample; or the
-    column of a number to predict, learnt as (y - center) / scale, by default with the training rows' mean and
-    standard deviation.
+    column of a number to predict, or several columns, each learnt as (y - center) / scale, by default with
+    the training rows' mean and standard deviation.
     site: the column of sites, by which the set is then divided; by default one with a usual name, if there is
     one. A column `split` of train and test divides the rows.
     group: the column of groups, such as patients, that no split divides; it is no feature. "none" if rows are
     independent; otherwise a column that looks like one of groups is pointed out.
+    weight: the column of weights of samples in the loss of training; it is no feature.
     Raises DataError: E403 for columns that do not exist, E404 for labels, E405 for missing values and for
     other cells than numbers in a column of numbers.
     """
     facts = {cells.word(c): v if isinstance(v, np.ndarray) else np.asarray(v) for c, v in columns.items()}
     aim = target_of(target, label, center, scale)
-    return sheet_set(Sheet(name, facts), (label, site, group), classes, aim)
+    choice = ColumnChoice(weight=weight)
+    return sheet_set(Sheet(name, facts), (label, site, group), classes, aim, choice=choice)
 
 
-def target_of(target: str, label: str, center: float | None, scale: float | None) -> Target | None:
+def target_of(target: str, label: str, center: Constants | None, scale: Constants | None) -> Target | None:
     """The target that is named, if there is one. Raises DataError (E403) if labels are named too, or
     constants without a target."""
     if label and target:
@@ -223,11 +228,30 @@ def target_of(target: str, label: str, center: float | None, scale: float | None
 @dataclass(frozen=True)
 class ColumnChoice:
     """x: the columns of features; () for all. drop: columns that are left out, before any has a role.
-    missing: what becomes of cells without a value."""
+    missing: what becomes of cells without a value. weight: the column of weights of samples, "" without."""
 
     x: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     missing: MissingSetting = "refuse"
+    weight: str = ""
+
+    def kept(self, columns: Iterable[str], name: str) -> list[str]:
+        """The columns that are not left out. name: name of the table. Raises DataError (E403) for one that
+        does not exist."""
+        every = list(columns)
+        dropped = [column_named(every, column, name) for column in self.drop]
+        return [column for column in every if column not in dropped]
+
+    def split_weights(self, sheet: Sheet) -> tuple[Sheet, dict[str, np.ndarray]]:
+        """(the sheet without the column of weights, the weights by the name of their column in a set, {}
+        without). Raises DataError: E403 for a column that does not exist, E404 for words, E405 for missing
+        values."""
+        if not self.weight:
+            return sheet, {}
+        column = column_named(sheet.columns, self.weight, sheet.name)
+        weights = target_numbers(sheet, column, "a number of at least 0")
+        rest = ColumnSubset(sheet.columns, [c for c in sheet.columns if c != column])
+        return replace(sheet, columns=rest), {SAMPLE_WEIGHT: weights}
 
 
 def names_in(text: str | Sequence[str]) -> tuple[str, ...]:
@@ -274,11 +298,10 @@ def sheet_raw(
     if not sheet.columns:
         raise DataError("E403", f"{sheet.name} has no columns.")
     notes, (label, site, group) = list[Note](), roles
-    if choice and choice.drop:
-        dropped = [column_named(sheet.columns, name, sheet.name) for name in choice.drop]
-        sheet = replace(
-            sheet, columns=ColumnSubset(sheet.columns, [c for c in sheet.columns if c not in dropped])
-        )
+    weights = dict[str, np.ndarray]()
+    if choice:
+        kept = ColumnSubset(sheet.columns, choice.kept(sheet.columns, sheet.name))
+        sheet, weights = choice.split_weights(replace(sheet, columns=kept))
     sheet = apply_split(sheet, label, notes)
     labels, y = read_label_columns(sheet, label, classes, target, notes)
     remaining = [column for column in sheet.columns if column not in labels]
@@ -307,8 +330,8 @@ def sheet_raw(
     if sheet.numbers:
         form["numbers"] = [sheet.numbers.decimal, sheet.numbers.thousands]
     raw = RawSamples(
-        x, y, classes=None if classes is None else tuple(classes), columns=places, notes=tuple(notes),
-        target=target, group=group, form=form, gaps=filled.gaps if filled else {},
+        x, y, classes=None if classes is None else tuple(classes), columns=places | weights,
+        notes=tuple(notes), target=target, group=group, form=form, gaps=filled.gaps if filled else {},
     )  # fmt: skip
     return raw.divided(sheet.test, sheet.unused)
 

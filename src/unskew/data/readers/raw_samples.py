@@ -17,7 +17,7 @@ from unskew.data.kinds.groups import INDEPENDENT
 from unskew.data.kinds.masks import MaskOrigin, as_masks
 from unskew.data.readers.from_arrays import arrays, with_groups
 from unskew.data.samples.conversion import AxisOrder, array_of, bits_of, sample_array, scale_samples
-from unskew.data.samples.dataset import Dataset, Target
+from unskew.data.samples.dataset import SAMPLE_WEIGHT, Dataset, Target
 from unskew.data.samples.packing import PackedSamples, are_inputs, layout_difference, pack
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
 from unskew.data.storage.sample_rows import select_samples
@@ -135,7 +135,8 @@ def raw_samples_of(dataset: Dataset) -> RawSamples:
     names, words = np.array(dataset.classes), np.array(dataset.labels.get(group, ()))
 
     def groups(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return {group: words[columns[group]] if len(words) else columns[group]} if group in columns else {}
+        kept = {name: columns[name] for name in (group, SAMPLE_WEIGHT) if name in columns}
+        return {name: words[v] if name == group and len(words) else v for name, v in kept.items()}
 
     def packed(x: np.ndarray) -> Any:
         return PackedSamples(x, layout) if layout else x
@@ -259,7 +260,7 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
         x,
         y,
         classes=classes,
-        columns={CLIENT_COLUMN: owner, **groups[0]},
+        columns={CLIENT_COLUMN: owner, **groups[0], **_join_weights(sets)},
         notes=tuple(dict.fromkeys(notes)),
         target=_common_target(sets),
         group=next(iter(groups[0]), ""),
@@ -293,6 +294,18 @@ def _join_groups(
         own = getattr(raw, part).get(raw.group, [f"{part} {i}" for i in range(len(y))])
         values += [f"{name}/{value}" for value in own]
     return {column: np.array(values)} if column else {}
+
+
+def _join_weights(sets: Mapping[str, RawSamples]) -> dict[str, np.ndarray]:
+    """The weights of all clients' samples, [N], by the name of their column, {} without. Raises DataError
+    (E403) if only some clients bring weights."""
+    lacking = [name for name, raw in sets.items() if SAMPLE_WEIGHT not in raw.columns]
+    if len(lacking) == len(sets):
+        return {}
+    if lacking:
+        fault = f"'{lacking[0]}' brings no weights of samples, and other clients do"
+        raise DataError("E403", f"{fault}; give all of them some.")
+    return {SAMPLE_WEIGHT: np.concatenate([raw.columns[SAMPLE_WEIGHT] for raw in sets.values()])}
 
 
 def _common_target(sets: Mapping[str, RawSamples]) -> Target | None:

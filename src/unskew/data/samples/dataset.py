@@ -1,14 +1,14 @@
 """A data set before it is dealt to clients: samples, labels or a target, and what every set must satisfy.
 
-target      a number to predict, learnt as (y - center) / scale, by default with the mean and the standard
-            deviation of the training samples. Ten groups of equally many training samples, from the smallest
-            targets to the largest, stand for classes where samples are drawn in proportion; fewer where
-            values recur.
+target      a number to predict, or several, learnt as (y - center) / scale, by default with the mean and the
+            standard deviation of the training samples. Ten groups of equally many training samples, from the
+            smallest targets (of several: of the first) to the largest, stand for classes where samples are
+            drawn in proportion; fewer where values recur.
 checks      labels in range, samples finite, lengths equal
 hold-outs   a test set for a set without one, or validation samples; every call chooses the same rows
             for any seed of a run. Samples of one group, such as a patient, stay on one side
 
-Letters: N samples, C classes, T tenths, G groups.
+Letters: N samples, C classes, K targets, T tenths, G groups.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 
@@ -31,70 +32,109 @@ LARGEST_TARGET = 1e15
 """Squared errors of targets beyond this value are lost to rounding."""
 
 
+Constants: TypeAlias = float | tuple[float, ...]
+"""The center or scale of a target; a tuple of those of several targets."""
+
+
 @dataclass(frozen=True)
 class Target:
-    """The name of a target and the constants with which it is learnt, as (y - center) / scale.
+    """The name of a target, or the names of several, and the constants with which each is learnt, as
+    (y - center) / scale.
 
-    given: whether the user chose the constants; otherwise they are computed from the training samples.
+    center, scale: of several targets a tuple of numbers. given: whether the user chose the constants;
+    otherwise they are computed from the training samples.
     """
 
     name: str
-    center: float = 0.0
-    scale: float = 1.0
+    center: Constants = 0.0
+    scale: Constants = 1.0
     given: bool = False
 
+    def __post_init__(self) -> None:
+        for field_, values in (("center", self.center), ("scale", self.scale)):
+            if isinstance(values, list):  # of JSON
+                object.__setattr__(self, field_, tuple(values))
+
     @staticmethod
-    def from_settings(name: str, center: float | None = None, scale: float | None = None) -> Target:
-        """The target that a user names. Raises UsageError (E109) if only one constant is given, or the
-        scale is not above 0."""
+    def from_settings(name: str, center: Constants | None = None, scale: Constants | None = None) -> Target:
+        """The target that a user names. Raises UsageError (E109) if only one constant is given, or a scale is
+        not above 0."""
         if center is None and scale is None:
             return Target(name)
-        if center is None or scale is None or not (np.isfinite([center, scale]).all() and scale > 0):
+        constants = [() if values is None else values for values in (center, scale)]
+        sizes, numbers = [np.shape(values) for values in constants], np.hstack(constants)
+        if sizes[0] != sizes[1] or not np.isfinite(numbers).all() or not (np.array(constants[1]) > 0).all():
             text = "center and scale belong together, and scale is above 0"
             raise UsageError("E109", f"{text}: a target is learnt as (y - center) / scale.")
-        return Target(name, float(center), float(scale), given=True)
+        return Target(name, _constants(np.array(center)), _constants(np.array(scale)), given=True)
 
     def fit(self, y: np.ndarray, data: str) -> Target:
         """This target with the mean and deviation of training targets; unchanged if the user chose the
         constants.
 
-        data: the set's name, for the message.
-        Raises DataError (E404) if all targets are equal, because then there is nothing to learn. With
-        constants that all sites agreed on, the targets of one site may be equal.
+        y: [N], or [N, K] of several targets. data: the set's name, for the message.
+        Raises DataError (E404) if all values of a target are equal, because then there is nothing to learn,
+        and for another number of constants than targets. With constants that all sites agreed on, the targets
+        of one site may be equal.
         """
         if self.given:
+            if np.shape(self.center) != y.shape[1:]:
+                text = f"center is {self.center}, and {y[0].size} are predicted"
+                raise DataError("E404", f"{data}: {text}; give a center and a scale for each, center=[1, 2].")
             return self
-        low, high = float(y.min()), float(y.max())
-        if low == high:
-            text = f"the target '{self.name}' is {low:g} in every training sample"
-            raise DataError("E404", f"{data}: {text}, so there is nothing to learn.")
-        return replace(self, center=float(y.mean(dtype=np.float64)), scale=float(y.std(dtype=np.float64)))
+        for i, values in enumerate(np.atleast_2d(y.T)):
+            if values.min() == values.max():
+                name = self.name if y.ndim == 1 else self.name.split(",")[i].strip()
+                text = f"the target '{name}' is {values[0]:g} in every training sample"
+                raise DataError("E404", f"{data}: {text}, so there is nothing to learn.")
+        center, scale = y.mean(0, dtype=np.float64), y.std(0, dtype=np.float64)
+        return replace(self, center=_constants(center), scale=_constants(scale))
 
 
-def check_targets(name: str, y: np.ndarray, y_test: np.ndarray) -> None:
-    """Raises DataError (E404) unless targets are finite numbers [N]. name: name of the set."""
+def _constants(values: np.ndarray) -> Constants:
+    return tuple(values.astype(float).tolist()) if values.ndim else float(values)
+
+
+def target_shape(classes: Sequence[str]) -> tuple[int, ...]:
+    """The shape of one sample's targets: () for a single one, else (K,). classes: their names."""
+    return () if len(classes) == 1 else (len(classes),)
+
+
+def check_targets(name: str, y: np.ndarray, y_test: np.ndarray, classes: Sequence[str]) -> None:
+    """Raises DataError (E404) unless targets are finite numbers, [N], or [N, K] of several. name: name of the
+    set. classes: names of the targets."""
+    shape = target_shape(classes)
     for part, values in (("training", y), ("test", y_test)):
-        if values.ndim != 1 or values.dtype.kind != "f":
-            text = f"{part} targets are {values.dtype} {list(values.shape)}; they must be numbers, [N]"
+        if values.shape[1:] != shape or values.dtype.kind != "f":
+            needed = ", ".join(map(str, ("N", *shape)))
+            text = f"{part} targets are {values.dtype} {list(values.shape)}; they must be numbers, [{needed}]"
             raise DataError("E404", f"{name}: {text}.")
         wrong = ~(np.abs(values) <= LARGEST_TARGET)
         if wrong.any():
-            row = int(np.argmax(wrong))
-            text = f"the target of {part} sample {row} is {values[row]:g} ({int(wrong.sum()):,} such samples)"
+            row, *place = np.argwhere(wrong)[0].tolist()
+            subject = f"the target '{classes[place[0]]}'" if place else "the target"
+            value, count = values[(row, *place)], int(wrong.sum())
+            text = f"{subject} of {part} sample {row} is {value:g} ({count:,} such samples)"
             raise DataError("E404", f"{name}: {text}; fill it in, or leave the sample out.")
+
+
+def _first_target(y: np.ndarray) -> np.ndarray:
+    """The targets [N] by which samples are grouped: the first of several, [N, K]."""
+    return y if y.ndim == 1 else y[:, 0]
 
 
 def tenth_edges(y: np.ndarray) -> np.ndarray:
     """The limits between the tenths of these targets, ascending, [T - 1]."""
     if not len(y):
         return np.zeros(0)
+    y = _first_target(y)
     inner = np.unique(np.quantile(y.astype(np.float64), np.arange(1, TENTHS) / TENTHS))
     return inner[inner > y.min()]
 
 
 def tenths(y: np.ndarray, cuts: np.ndarray) -> np.ndarray:
     """The tenth of every target, int64 [N], from 0. cuts: the limits from `tenth_edges`."""
-    return np.searchsorted(cuts, y, side="right").astype(np.int64)
+    return np.searchsorted(cuts, _first_target(y), side="right").astype(np.int64)
 
 
 def tenth_names(cuts: np.ndarray) -> tuple[str, ...]:
@@ -195,6 +235,26 @@ def check_numbers(values: np.ndarray, file: str) -> None:
         raise DataError("E405", f"{file} holds {value}, which is no number; correct it, or take it away.")
 
 
+SAMPLE_WEIGHT = "sample weight"
+"""The column of the weights of samples in the loss of training."""
+LARGEST_WEIGHT = 1e6
+
+
+def check_weights(name: str, values: np.ndarray, words: Sequence[str]) -> None:
+    """Raises DataError (E405) unless weights of samples are numbers from 0 to LARGEST_WEIGHT, not all 0.
+
+    name: name of the set. words: the words that the values stand for; () for numbers.
+    """
+    wrong = ~((values >= 0) & (values <= LARGEST_WEIGHT))
+    fault = f"these hold words, such as {words[0]}" if words else "all of these are 0"
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        fault = f"that of training sample {row} is {values[row]:g}"
+    if words or wrong.any() or not values.any():
+        text = f"weights of samples are numbers from 0 to {LARGEST_WEIGHT:,.0f}"
+        raise DataError("E405", f"{name}: {text}, and {fault}.")
+
+
 def check_lengths(name: str, part: str, x: np.ndarray, y: np.ndarray, columns: dict[str, np.ndarray]) -> None:
     """Raises DataError (E403) unless every sample has one label and one value of every column."""
     if len(x) != len(y):
@@ -245,7 +305,7 @@ class SampleForm:
     @property
     def masks(self) -> bool:
         """Whether every pixel or token has a label, instead of every sample."""
-        return self.y.ndim > 1 and not self.several
+        return self.y.ndim > 1 and self.y.dtype.kind not in "bf"
 
     @property
     def tokens(self) -> bool:
@@ -265,10 +325,10 @@ class Dataset(SampleForm):
     when they are needed (unskew.data.storage.sample_rows).
     y: classes, int64 [N], 0 to C-1; or masks, whole numbers [N, H, W] for x [N, channels, H, W], a class for
     every pixel; or labels of tokens, int64 [N, T] for x [N, T], -1 for a token that does not count; or
-    targets, float64 [N]; or several labels a sample, bool [N, C].
-    classes: the names of the classes; of a target, its name alone.
+    targets, float64 [N], or [N, K] of several; or several labels a sample, bool [N, C].
+    classes: the names of the classes, or of the targets.
     columns: further facts of each training sample, such as subject or domain, [N] each, by which clients can
-    be formed.
+    be formed; SAMPLE_WEIGHT among them holds weights in the loss.
     test_columns: the facts of each test sample. labels: names of a column's values.
     mean, std: one number per channel (`scaling.py`), with which `standardised` scales the samples; None if
     there are none.
@@ -313,8 +373,10 @@ class Dataset(SampleForm):
             text = f"training samples are {shape}, test samples {test_shape}"
             raise DataError("E403", f"{self.name}: {text}; they must have one shape.")
         check_rows(self.name, self.layout, self.shape, self.y.shape[1:] if self.masks else ())
+        if SAMPLE_WEIGHT in self.columns:
+            check_weights(self.name, self.columns[SAMPLE_WEIGHT], self.labels.get(SAMPLE_WEIGHT, ()))
         if self.target:
-            check_targets(self.name, self.y, self.y_test)
+            check_targets(self.name, self.y, self.y_test, self.classes)
             object.__setattr__(self, "target", self.target.fit(self.y, self.name))
         else:
             check_labels(self.name, self.y, self.y_test, len(self.classes), self.shape, self.layout)
@@ -383,16 +445,38 @@ def with_test_set(dataset: Dataset, share: float, site: str = "", first: np.ndar
         sites = [dataset.columns[site]] if site else []
         test = whole_groups(dataset.columns[dataset.group_column], [kinds, *sites], share, rng)
         return replace(_split_off(dataset, test), held_out=True) if test.any() else dataset
-    if site:
-        pairs = np.stack([dataset.columns[site], kinds])
-        kinds = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
-    counts = np.bincount(kinds)
-    test = np.zeros(len(dataset.y), dtype=bool)
-    for c, size in enumerate(largest_remainder(counts * share, counts)):
-        test[rng.permutation(np.flatnonzero(kinds == c))[:size]] = True
+    test = _in_proportion([dataset.columns[site], kinds] if site else [kinds], share, rng)
     if first is not None and 0.5 * test.sum() <= test[first].sum() <= 2 * test.sum():
         test = test[first]
     return dataset if test.all() else replace(_split_off(dataset, test), held_out=True)
+
+
+def _in_proportion(kinds: Sequence[np.ndarray], share: float, rng: np.random.Generator) -> np.ndarray:
+    """The rows of a random share of every combination of values of these columns [N], bool [N]."""
+    one = kinds[0]
+    if len(kinds) > 1:
+        one = np.unique(np.stack(kinds), axis=1, return_inverse=True)[1].reshape(-1)
+    counts, chosen = np.bincount(one), np.zeros(len(one), dtype=bool)
+    for c, size in enumerate(largest_remainder(counts * share, counts)):
+        chosen[rng.permutation(np.flatnonzero(one == c))[:size]] = True
+    return chosen
+
+
+def with_fewer_tests(dataset: Dataset, most: int, column: str = "") -> Dataset:
+    """The set with `most` of its test samples, drawn from every class, or tenth of a target, in proportion;
+    unchanged if it has no more. column: a column from each of which values the share is drawn, too."""
+    count = len(dataset.y_test)
+    if count <= most:
+        return dataset
+    kinds = [strata(dataset.y_test, dataset.y)]
+    kinds += [dataset.test_columns[column]] if column in dataset.test_columns else []
+    kept = _in_proportion(kinds, most / count, np.random.default_rng(1797))
+    return replace(
+        dataset,
+        x_test=select_samples(dataset.x_test, kept),
+        y_test=dataset.y_test[kept],
+        test_columns={name: values[kept] for name, values in dataset.test_columns.items()},
+    )
 
 
 def validation_of(dataset: Dataset, share: float) -> Dataset:

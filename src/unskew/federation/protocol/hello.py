@@ -22,6 +22,8 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
+import numpy as np
+
 from unskew.data.samples.dataset import Dataset, Target
 from unskew.errors import UsageError, printable
 from unskew.formats.input_layout import Layout
@@ -166,12 +168,12 @@ VALUES = {
 class Hello:
     """Counts and shapes of a site's data; neither a sample nor a label.
 
-    train, test: numbers of samples. shape: shape of one sample; pixels: shape of one label, () for a class
-    or (height, width) for a mask. versions: versions by package. target: (center, scale) of the predicted
-    number; () for classes. several: a sample can have any number of the classes. layout: the inputs of
-    samples that have several inputs. scale: means, then standard deviations, of the channels if the data
-    set's published constants standardised it; else (). own_scale: the site standardised its samples by its
-    own constants, which it does not send. unscaled: the samples look as if they should have been scaled.
+    train, test: numbers of samples. shape: shape of one sample; pixels: shape of one label, () for a class or
+    (height, width) for a mask. versions: versions by package. target: the centers, then the scales of
+    predicted numbers; () for classes. several: a sample can have any number of the classes. layout: the
+    inputs of samples that have several inputs. scale: means, then standard deviations, of the channels if the
+    data set's published constants standardised it; else (). own_scale: the site standardised its samples by
+    its own constants, which it does not send. unscaled: the samples look as if they should have been scaled.
     form: how the table or the sounds became samples; () if unknown.
     """
 
@@ -198,8 +200,12 @@ class Hello:
 
     @property
     def learnt(self) -> Target | None:
-        """The target for a predicted number, or None for classes."""
-        return Target(self.classes[0], *self.target, given=True) if self.target else None
+        """The target of predicted numbers, or None for classes."""
+        if not self.target:
+            return None
+        if (count := len(self.classes)) == 1:
+            return Target(self.classes[0], *self.target, given=True)
+        return Target(",".join(self.classes), self.target[:count], self.target[count:], given=True)
 
     @staticmethod
     def of(site: str, data: Dataset, versions: Mapping[str, str]) -> Hello:
@@ -213,7 +219,7 @@ class Hello:
             data.classes,
             tuple(data.y.shape[1:]) if data.masks else (),
             versions,
-            (data.target.center, data.target.scale) if data.target else (),
+            tuple(np.hstack([data.target.center, data.target.scale]).tolist()) if data.target else (),
             data.several,
             data.layout,
             scale=(*known[0], *known[1]) if known else (),
@@ -236,9 +242,8 @@ class Hello:
             layout = Layout.from_json(facts["layout"], width)
             if pixels and pixels not in {(n,) for n in layout.lengths}:
                 raise ValueError("several inputs, none of which has as many places as labels")
-        target = _constants(facts.get("target", ()), 1)
-        least, most = (1, 1) if target else (2, MOST_CLASSES)
-        if not least <= len(classes) <= most or not shape:
+        target = _constants(facts.get("target", ()), len(classes))
+        if not (1 if target else 2) <= len(classes) <= MOST_CLASSES or not shape:
             raise ValueError("no classes or no shape")
         if max(len(shape), len(pixels)) > MOST_AXES or len(known) > MOST_VERSIONS:
             raise ValueError(f"more than {MOST_AXES} axes or {MOST_VERSIONS} versions")

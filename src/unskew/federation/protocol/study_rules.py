@@ -20,7 +20,7 @@ from unskew.core.trip import trip_index
 from unskew.data.clients.availability import without_trace
 from unskew.data.clients.federation import Federation, RemoteFederation
 from unskew.data.clients.partition import Index
-from unskew.data.samples.dataset import Dataset
+from unskew.data.samples.dataset import SAMPLE_WEIGHT, Dataset, target_shape
 from unskew.errors import UnknownMethod, UsageError, excerpt
 from unskew.federation.protocol.hello import Hello, check_compatible
 from unskew.formats.input_layout import Layout
@@ -52,6 +52,7 @@ def study_settings(settings: Settings) -> Settings:
             settings.validation,
             "validation holds samples out of the set that is dealt; those of sites are dealt",
         ),
+        (settings.test_samples, "test_samples draws from one test set; every site has its own"),
         (settings.class_weights == "balanced", f"class_weights=balanced {counts}, such as [1, 5]"),
         (settings.patience, f"patience {late}; leave it out"),
         (settings.keep_best, f"keep_best {late}; leave it out"),
@@ -188,7 +189,9 @@ class ServerView(RemoteFederation):
         if test is not None:
             check_compatible([first, Hello.of("the server", test, first.versions)])
         target, no_samples = first.learnt, np.zeros((0, *first.shape), np.float32)
-        no_labels = np.zeros((0, *first.pixels), np.float64 if target else np.int64)
+        no_labels = np.zeros((0, *first.pixels), np.int64)
+        if target:
+            no_labels = np.zeros((0, *target_shape(first.classes)))
         if first.several:
             no_labels = np.zeros((0, len(first.classes)), bool)
         return ServerView(
@@ -236,6 +239,7 @@ class SiteView(Federation):
             _only_client(k, clients, len(data.y_test)),
             "sites",
             largest=largest,
+            columns={n: v for n, v in data.columns.items() if n == SAMPLE_WEIGHT},
             target=data.target,
             layout=data.layout,
             intake=data.intake,

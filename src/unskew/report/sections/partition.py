@@ -73,7 +73,10 @@ def sentence(run: RunData) -> str:
             " classes."
         )
     held = np.mean([sum(1 for count in row if count) for row in federation["labels"]])
-    groups = f"tenths of the target {federation['target']['name']}" if "target" in federation else "classes"
+    groups = "classes"
+    if target := federation.get("target"):
+        name = target["name"] if isinstance(target["center"], float) else target["name"].split(",")[0]
+        groups = f"tenths of the target {name}"
     of_classes = "" if each else f" from {held:.1f} of the {len(federation['classes'])} {groups} on average"
     scored = "held-out part" if run.config.get("validation") else "test set"
     test = f" The {scored} has {federation['test']:,} samples." if federation.get("test") else ""
