@@ -11,9 +11,10 @@ Letters: K clients, n samples of a client.
 import json
 import os
 import random
+import runpy
 import sys
 from argparse import Namespace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ class Task(Namespace):
     def __init__(self, folder: Path):
         super().__init__(folder=folder, **json.loads((folder / "task.json").read_text()))
 
-    @cache
+    @cached_property
     def arrays(self) -> dict[str, torch.Tensor]:
         """x [K, n, ...], y [K, n], x_test, y_test, standardised."""
         with np.load(self.folder / "samples.npz") as file:
@@ -48,8 +49,6 @@ class Task(Namespace):
     def shuffled(self) -> None:
         """Seed everything that shuffles."""
         random.seed(self.seed), np.random.seed(self.seed), torch.manual_seed(self.seed)
-
-    __hash__ = object.__hash__
 
 
 def accuracy(net: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
@@ -109,7 +108,6 @@ def fl_bench(task: Task, checkout: str) -> float:
 
     constants.FLBENCH_ROOT = task.folder / "fl-bench"  # the set and its partition
     constants.DATA_STD["fmnist"] = [0.3530]  # as the others scale it
-    from main import main
     from src.server.fedavg import FedAvgServer
     from src.utils.models import MODELS, DecoupledModel
 
@@ -137,14 +135,14 @@ def fl_bench(task: Task, checkout: str) -> float:
         "common.batch_size": task.batch, "common.client_side_evaluation": False, "common.use_cuda": False,
         "common.test.client.interval": task.rounds if personal else -1,
         "common.test.server.interval": -1 if personal else task.rounds, "common.test.server.test": True,
-        "hydra.run.dir": task.folder / "fl-bench" / "out",
     }  # fmt: skip
     if task.method == "fedprox":
         options["fedprox.mu"] = task.mu
     if personal:
         options |= {"+ditto.lamda": task.lam, "+ditto.pers_epoch": task.epochs}
     sys.argv = ["main.py", *(f"{name}={value}" for name, value in options.items())]
-    main()
+    os.chdir(task.folder)  # it writes to out
+    runpy.run_path(f"{checkout}/main.py", run_name="__main__")
     scores = results[0]["all_clients" if personal else "centralized"]["before"]["test"]
     return scores.accuracy / 100
 
@@ -168,7 +166,7 @@ def pfl(task: Task, checkout: str) -> float:
     from pfl.model.pytorch import PyTorchModel
 
     task.shuffled()
-    net, held = task.net(), task.arrays()
+    net, held = task.net(), task.arrays
     net.loss = lambda x, y: cross_entropy(net.train()(x), y)
     net.metrics = lambda x, y: {
         "accuracy": Weighted((net.eval()(x).argmax(1) == y).sum().item(), len(y)),
@@ -227,20 +225,19 @@ def flower(task: Task, checkout: str) -> float:
     """Its simulation on Ray, two workers of one core; its strategies FedAvg and FedProx score the global
     model at the server. The client is the usual loop."""
     os.environ |= QUIET | {"FLWR_HOME": str(task.folder / "flwr")}
+    import rivals  # workers import the client's side by this name
     from flwr.app import ArrayRecord, MetricRecord
     from flwr.clientapp import ClientApp
     from flwr.serverapp import ServerApp
     from flwr.serverapp.strategy import FedAvg, FedProx
     from flwr.simulation import run_simulation
 
-    import rivals  # workers import the client's side by this name
-
     found: list[float] = []
 
     def score(t: int, arrays: ArrayRecord) -> MetricRecord | None:
         if 0 < t < task.rounds:
             return None
-        net, held = task.net(), task.arrays()
+        net, held = task.net(), task.arrays
         net.load_state_dict(arrays.to_torch_state_dict())
         found.append(accuracy(net, held["x_test"], held["y_test"]))
         return MetricRecord({"accuracy": found[-1]})
@@ -286,7 +283,7 @@ def fit(message, context, folder: str):
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
     mu = float(message.content["config"].get("proximal-mu", 0.0))
     received = [p.detach().clone() for p in net.parameters()]
-    rows = TensorDataset(task.arrays()["x"][k], task.arrays()["y"][k])
+    rows = TensorDataset(task.arrays["x"][k], task.arrays["y"][k])
     optimizer = torch.optim.SGD(net.parameters(), lr=task.lr)
     for _ in range(task.epochs):
         for x, y in DataLoader(rows, batch_size=task.batch, shuffle=True):

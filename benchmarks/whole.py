@@ -1,16 +1,16 @@
 """Whole runs as users start them, in unskew and in other frameworks: time, memory and accuracy.
 
-    python benchmarks/whole.py --pfllib DIR --fl-bench DIR --python-files-of-both BIN --python-pfl BIN \\
+    python benchmarks/whole.py --pfllib DIR --fl-bench DIR --python-checkouts BIN --python-pfl BIN \\
         --python-flower BIN --out benchmarks/results/whole.json
 
-Every framework gets the same partition of Fashion-MNIST (UNSKEW_DATA), initial weights, network, epochs, batch
-size, learning rate and evaluation: the test set's 10,000 images after the last round (most frameworks also
-score the untrained model; Ditto's personal models, each client's own test images). A run is a whole command in
-a process of its own, from the start of Python to its end; frameworks take turns, repeatedly, each time with
-another seed. Printed are medians of the seconds, of the processor's seconds and of the highest memory (both of
-all processes that the command started) and the mean accuracy, as a Markdown table. Where accuracies differ by
-more than noise, frameworks computed different things, and the table says so. Last comes where unskew's time
-went, from one more run of each kind whose functions are timed. See README.md.
+Every framework gets the same partition of Fashion-MNIST (UNSKEW_DATA), initial weights, network, epochs,
+batch size, learning rate and evaluation: the test set's 10,000 images after the last round (most frameworks
+also score the untrained model; Ditto's personal models, each client's own test images). A run is a whole
+command in a process of its own, from the start of Python to its end; frameworks take turns, repeatedly, each
+time with another seed. Printed are medians of the seconds, of the processor's seconds and of the highest
+memory (both of all processes that the command started) and the mean accuracy, as a Markdown table. Where
+accuracies differ by more than noise, frameworks computed different things, and the table says so. Last comes
+where unskew's time went, from one more run of each kind whose functions are timed. See README.md.
 """
 
 from __future__ import annotations
@@ -369,8 +369,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             if ours and differs(one, ours):
                 mark = " ≠"
                 notes.append(
-                    f"{task['name']}: the accuracy of {name} differs from unskew's by more than noise, so that"
-                    " they did not compute the same, and their times are no comparison."
+                    f"{task['name']}: the accuracy of {name} differs from unskew's by more than noise, so"
+                    " that they did not compute the same, and their times are no comparison."
                 )
             ratio = f"{one['wall_s'] / ours['wall_s']:.2f}" if ours else ""
             lines.append(

@@ -126,8 +126,11 @@ def chunks(
         count = math.ceil(len(members) / lanes)
         if lanes > 1 and len(members) >= 4 and not gpu:
             count += count % 2  # even, for two workers; it must not depend on the number of workers
-        for part in np.array_split(np.arange(len(members)), count):
-            plan.append(Chunk(tuple(members[i] for i in part), pad, frozen))
+        least, more = divmod(len(members), count)  # the first `more` chunks have one member more
+        for i in range(count):
+            begin = i * least + min(i, more)
+            part = members[begin : begin + least + (i < more)]
+            plan.append(Chunk(tuple(part), pad, frozen))
     return sorted(plan, key=lambda c: -sum(w.steps(1) for w in c.work))
 
 
