@@ -56,11 +56,11 @@ class Task:
     method: str = "fedavg"
     clients: int = 20
     samples: int = 320
-    rounds: int = 8
+    rounds: int = 4
     batch: int = 32
     model: str = "rebafl_fmnist"
     frameworks: tuple[str, ...] = OUTSIDE
-    epochs: int = 2
+    epochs: int = 1
     lr: float = 0.05
     mu: float = 0.01
     lam: float = 1.0
@@ -86,9 +86,8 @@ TASKS = [
     Task("FedProx", "fedprox"),
     Task("SCAFFOLD", "scaffold", frameworks=("pfllib", "fl_bench", "pfl")),
     Task("Ditto", "ditto", frameworks=("pfllib", "fl_bench")),
-    Task("200 clients", clients=200, samples=50, rounds=4, batch=10),
-    Task("200 clients, perceptron", clients=200, samples=50, rounds=4, batch=10, model="mlp"),
-    Task("One round", rounds=1, epochs=1),
+    Task("200 clients, perceptron", clients=200, samples=50, batch=10, model="mlp"),
+    Task("One round", rounds=1),
 ]
 
 
@@ -106,7 +105,7 @@ def prepare(task: Task, folder: Path, seeds: int) -> np.ndarray:
     x, y = (np.stack([samples[r] for r in rows]) for samples in (federation.x, federation.y))
     np.savez(folder / "samples.npz", x=x, y=y, x_test=federation.x_test, y_test=federation.y_test)
     for seed in range(seeds):
-        net = resolve(Settings(method=task.text, **task.settings(seed))).fed.net
+        net = resolve(Settings(method=task.text, **task.settings(seed)), federation).fed.net
         np.savez(folder / f"initial-{seed}.npz", *(net.initial[n].numpy() for n in net.trainable))
     if "pfllib" in task.frameworks:
         for part, held in (("train", rows), ("test", tests)):
@@ -202,14 +201,15 @@ def measured(command: Sequence[str | Path], cwd: Path, timeout_s: float) -> dict
             code = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             code = f"no end within {timeout_s:.0f} s"
-        wall = time.perf_counter() - began
-        over.set(), looks.join()
-        for left in reversed(below(os.getpid())):
-            with suppress(ProcessLookupError):
-                os.kill(left, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            while True:
-                os.waitpid(-1, 0)
+        finally:
+            wall = time.perf_counter() - began
+            over.set(), looks.join()
+            for left in reversed(below(os.getpid())):
+                with suppress(ProcessLookupError):
+                    os.kill(left, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                while True:
+                    os.waitpid(-1, 0)
         cpu = own_s(resource.RUSAGE_CHILDREN) - before
         others = busy_s() - busy - cpu - (own_s(resource.RUSAGE_SELF) - mine)
         if code:
@@ -412,6 +412,7 @@ def main() -> None:
     options = parser.parse_args()
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.cores])
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped."))
     cpu = [
         s.split(": ")[1] for s in Path("/proc/cpuinfo").read_text().split("\n") if s.startswith("model name")
     ]
