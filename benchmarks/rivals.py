@@ -143,7 +143,7 @@ def fl_bench(task: Task, checkout: str) -> float:
     sys.argv = ["main.py", *(f"{name}={value}" for name, value in options.items())]
     os.chdir(task.folder)  # it writes to out
     runpy.run_path(f"{checkout}/main.py", run_name="__main__")
-    scores = results[0]["all_clients" if personal else "centralized"]["before"]["test"]
+    scores = results[0]["test_clients" if personal else "centralized"]["before"]["test"]
     return scores.accuracy / 100
 
 

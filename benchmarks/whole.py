@@ -38,10 +38,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import t as student
 
 HERE = Path(__file__).parent
 NOISY = 0.15  # cores
-LEAST_NOISE = 0.01
+LEAST_NOISE = 0.02
 """Accuracies that differ by less agree."""
 SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER: processes whose parent has ended become this process's children."""
@@ -327,7 +328,7 @@ def measure(task: Task, options: argparse.Namespace, folder: Path) -> dict[str, 
             last = result.pop("last")
             our_run = folder / "runs" / f"seed-{seed}"
             score = our_accuracy(task, our_run, tests_K) if name == "unskew" else json.loads(last)["accuracy"]
-            runs[name].append(result | {"accuracy": score})
+            runs[name].append(result | {"seed": seed, "accuracy": score})
             print(f"{task.name}, {name}: {runs[name][-1]}", file=sys.stderr, flush=True)
     inside = our_arguments(task, options.repeats, folder / "runs")
     parts = json.loads(
@@ -338,15 +339,24 @@ def measure(task: Task, options: argparse.Namespace, folder: Path) -> dict[str, 
 
 def summary(runs: Sequence[dict[str, Any]]) -> dict[str, float]:
     middle = {name: statistics.median(run[name] for run in runs) for name in ("wall_s", "cpu_s", "mb")}
-    scores = [run["accuracy"] for run in runs]
-    spread = statistics.stdev(scores) if len(scores) > 1 else 0.0
-    return middle | {"accuracy": statistics.mean(scores), "error": spread / len(scores) ** 0.5}
+    mean, error = mean_and_error([run["accuracy"] for run in runs])
+    return middle | {"accuracy": mean, "error": error}
 
 
-def differs(one: dict[str, float], other: dict[str, float]) -> bool:
-    """Whether two accuracies differ by more than noise."""
-    noise = 3 * (one["error"] ** 2 + other["error"] ** 2) ** 0.5
-    return abs(one["accuracy"] - other["accuracy"]) > max(LEAST_NOISE, noise)
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean, and its standard error."""
+    spread = statistics.stdev(values) if len(values) > 1 else 0.0
+    return statistics.mean(values), spread / len(values) ** 0.5
+
+
+def differs(theirs: Sequence[dict[str, Any]], ours: Sequence[dict[str, Any]]) -> bool:
+    """Whether accuracies differ by more than noise: seed by seed, beyond the 95 % interval of the mean."""
+    of_seed = {run["seed"]: run["accuracy"] for run in ours}
+    apart = [run["accuracy"] - of_seed[run["seed"]] for run in theirs if run["seed"] in of_seed]
+    if len(apart) < 2:
+        return False
+    mean, error = mean_and_error(apart)
+    return abs(mean) > max(LEAST_NOISE, float(student.ppf(0.975, len(apart) - 1)) * error)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -366,7 +376,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
                 lines.append(f"| {title} | {name} | {'failed' if name in row['failures'] else '-'} | | | | |")
                 continue
             mark = ""
-            if ours and differs(one, ours):
+            if ours and differs(row["runs"][name], row["runs"]["unskew"]):
                 mark = " ≠"
                 notes.append(
                     f"{task['name']}: the accuracy of {name} differs from unskew's by more than noise, so"
