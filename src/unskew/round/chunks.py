@@ -13,6 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -127,10 +128,8 @@ def chunks(
         if lanes > 1 and len(members) >= 4 and not gpu:
             count += count % 2  # even, for two workers; it must not depend on the number of workers
         least, more = divmod(len(members), count)  # the first `more` chunks have one member more
-        for i in range(count):
-            begin = i * least + min(i, more)
-            part = members[begin : begin + least + (i < more)]
-            plan.append(Chunk(tuple(part), pad, frozen))
+        rest = iter(members)
+        plan += [Chunk(tuple(islice(rest, least + (i < more))), pad, frozen) for i in range(count)]
     return sorted(plan, key=lambda c: -sum(w.steps(1) for w in c.work))
 
 
