@@ -410,9 +410,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pfllib", type=os.path.abspath, help="a checkout of PFLlib")
     parser.add_argument("--fl-bench", type=os.path.abspath, help="a checkout of FL-bench")
-    parser.add_argument("--python-checkouts", default=sys.executable, help="python for these two")
-    parser.add_argument("--python-pfl", help="python of an environment with pfl")
-    parser.add_argument("--python-flower", help="python of an environment with flwr[simulation]")
+    path = {"type": os.path.abspath}  # not resolved: the python of an environment is a link
+    parser.add_argument("--python-checkouts", default=sys.executable, help="python for these two", **path)
+    parser.add_argument("--python-pfl", help="python of an environment with pfl", **path)
+    parser.add_argument("--python-flower", help="python of an environment with flwr[simulation]", **path)
     parser.add_argument("--tasks", nargs="+", choices=[task.name for task in TASKS], help="rows of the table")
     parser.add_argument("--rounds", type=int, help="of all rows but 'One round'")
     parser.add_argument("--repeats", type=int, default=3)
