@@ -1,9 +1,9 @@
 """One federation in another framework, as `whole.py` measures it: `rivals.py FRAMEWORK FOLDER [CHECKOUT]`.
 
 FRAMEWORK is pfllib, fl_bench, pfl or flower, and runs in an environment of its own, which needs torch and
-numpy but not unskew. FOLDER is what `whole.py` wrote: the partition, the samples, the initial weights and the
-settings. CHECKOUT is the source of PFLlib or FL-bench, which are no packages. The last line printed is the
-accuracy as JSON. Settings not named here are the framework's own.
+numpy but not unskew. FOLDER is what `whole.py` wrote: the partition, the initial weights and the settings.
+UNSKEW_DATA holds fashion_mnist.npz. CHECKOUT is the source of PFLlib or FL-bench, which are no packages. The
+last line printed is the accuracy as JSON. Settings not named here are the framework's own.
 
 Letters: K clients, n samples of a client.
 """
@@ -34,9 +34,16 @@ class Task(Namespace):
 
     @cached_property
     def arrays(self) -> dict[str, torch.Tensor]:
-        """x [K, n, ...], y [K, n], x_test, y_test, standardised."""
-        with np.load(self.folder / "samples.npz") as file:
-            return {name: torch.from_numpy(file[name]) for name in file}
+        """x [K, n, ...], y [K, n], x_test, y_test, read from the set's archive and standardised."""
+        rows = np.load(self.folder / "rows.npy")
+        with np.load(f"{os.environ['UNSKEW_DATA']}/fashion_mnist.npz") as file:
+            images = {"x": file["x_train"][rows], "x_test": file["x_test"]}
+            labels = {"y": file["y_train"][rows], "y_test": file["y_test"]}
+        held = {name: torch.from_numpy(values).long() for name, values in labels.items()}
+        for name, values in images.items():
+            x = torch.from_numpy(values).float().div_(255).sub_(0.2860).div_(0.3530)
+            held[name] = x.reshape(*held[name.replace("x", "y", 1)].shape, 1, 28, 28)
+        return held
 
     def net(self) -> nn.Sequential:
         """The network with the initial weights."""

@@ -103,8 +103,7 @@ def prepare(task: Task, folder: Path, seeds: int) -> np.ndarray:
     tests = list(federation.test)
     if task.method != "ditto":  # the global model is scored: together the clients hold the test set
         tests = np.array_split(np.arange(len(federation.y_test)), task.clients)
-    x, y = (np.stack([samples[r] for r in rows]) for samples in (federation.x, federation.y))
-    np.savez(folder / "samples.npz", x=x, y=y, x_test=federation.x_test, y_test=federation.y_test)
+    np.save(folder / "rows.npy", np.stack(rows))
     for seed in range(seeds):
         net = resolve(Settings(method=task.text, **task.settings(seed)), federation).fed.net
         np.savez(folder / f"initial-{seed}.npz", *(net.initial[n].numpy() for n in net.trainable))
