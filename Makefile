@@ -91,7 +91,7 @@ notebooks: $(READY) $(DOCS)/.ready
 
 bench: $(READY)
 	$(BIN)/python benchmarks/scale.py
-	cd benchmarks && ../$(BIN)/python compare.py
+	$(BIN)/python benchmarks/own_models.py --models digits mlp table lenet --repeats 30
 
 format: $(READY)
 	$(BIN)/ruff format src tests tools benchmarks examples

@@ -12,11 +12,10 @@ say nothing.
 Legend: K clients, N samples per client.
 """
 
-import argparse
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
-from nets import NETS, lenet
+from nets import NETS
 from torch import Tensor, nn
 
 
@@ -30,7 +29,6 @@ class Work:
     batch: int
     epochs: int
     learning_rate: float
-    pool_first: bool = False
 
 
 WORKS = {
@@ -58,7 +56,7 @@ def data(work: Work) -> tuple[Tensor, Tensor]:
 def initial_model(work: Work) -> nn.Module:
     """Weights uniform in +-1/sqrt(fan in), biases 0, from a generator: the same bits in every environment."""
     g = torch.Generator().manual_seed(2)
-    model = lenet(pool_first=True) if work.pool_first else NETS[work.model]()
+    model = NETS[work.model]()
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
@@ -67,40 +65,3 @@ def initial_model(work: Work) -> nn.Module:
                 if module.bias is not None:
                     module.bias.zero_()
     return model.train()
-
-
-def flat_weights(tensors: list[Tensor]) -> Tensor:
-    """One vector of all trained tensors in the model's own order; statistics of BatchNorm are not
-    compared."""
-    return torch.cat([t.detach().to("cpu", torch.float32).reshape(-1) for t in tensors])
-
-
-def checksum(w: Tensor) -> float:
-    """Sum of |w| in double precision: a number to glance at. Differences are taken from whole vectors."""
-    return w.double().abs().sum().item()
-
-
-def arguments(description: str) -> argparse.ArgumentParser:
-    """The options every variant understands. Sizes default to those of the model's work."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--model", choices=list(WORKS), required=True)
-    parser.add_argument("--variant", required=True, help="the name to print in the answers")
-    parser.add_argument("--clients", type=int)
-    parser.add_argument("--samples", type=int, help="per client")
-    parser.add_argument("--epochs", type=int)
-    parser.add_argument(
-        "--pool-first", action="store_true", help="LeNet as unskew writes it: pooling, then LeakyReLU"
-    )
-    parser.add_argument("--weights", help="file for the averaged weights of the warm-up round")
-    return parser
-
-
-def chosen_work(options: argparse.Namespace) -> Work:
-    """The model's work with the given sizes. `--pool-first` changes LeNet only."""
-    sizes = {
-        name: size
-        for name in ("clients", "samples", "epochs")
-        if (size := getattr(options, name)) is not None
-    }
-    pool_first = options.pool_first and options.model == "rebafl_fmnist"
-    return replace(WORKS[options.model], pool_first=pool_first, **sizes)

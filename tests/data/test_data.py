@@ -12,6 +12,8 @@ from PIL import Image
 
 import unskew
 from unskew import data
+from unskew.config import Settings
+from unskew.core.method import Method
 from unskew.data import data_overview
 from unskew.data.clients.availability import Availability
 from unskew.data.clients.partition import Index
@@ -19,6 +21,8 @@ from unskew.data.python_objects import settings_of
 from unskew.data.samples.dataset import Dataset, validation_of
 from unskew.data.skew import deal_tests, partition
 from unskew.errors import DataError
+from unskew.runs.resolve import federation_of
+from unskew.runs.run_folder import fingerprint
 
 
 def rng(seed=0):
@@ -184,6 +188,19 @@ def test_digits_are_always_there_and_split_the_same():
     standard = one.standardised().x
     assert abs(standard.mean()) < 0.01
     assert abs(standard.std() - 1) < 0.01
+
+
+def test_only_a_set_that_a_run_has_read_itself_is_scaled_in_place():
+    settings, mine = Settings(data="digits", clients=3), data.read("digits")
+    before = mine.x.copy()
+    given = federation_of(settings, Method(), mine)
+    assert np.array_equal(mine.x, before)
+    assert fingerprint(federation_of(settings, Method())) == fingerprint(given)
+    scaled = mine.standardised(in_place=True)
+    assert scaled.x is mine.x
+    assert np.array_equal(scaled.x, given.x)
+    again = dataclasses.replace(data.read("digits"), x_test=(x := data.read("digits").x), x=x, y_test=mine.y)
+    assert np.array_equal(again.standardised(in_place=True).x_test, given.x)  # scaled once, not twice
 
 
 def test_two_digits_joins_digits_of_one_side_and_says_both():

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from unskew.core.replies import Reply
 from unskew.core.shares import Share
-from unskew.core.trees import Tree, Weights, flat_tree, leaves, size_in_bytes
+from unskew.core.trees import Tree, Weights, flat_tree, leaves
 from unskew.errors import suggestion
 
 
@@ -69,8 +69,7 @@ def check(
     finite = _sums_are_finite([tree for r in replies for tree in (r.weights, r.private, *r.shares.values())])
     for reply in replies:
         problem = (
-            _size_problem(reply, spec)
-            or _weights_problem(reply, spec, finite)
+            _weights_problem(reply, spec, finite)
             or _shares_problem(reply, spec, finite)
             or (None if finite else state_problem(reply.private))
         )
@@ -89,16 +88,6 @@ def check(
             reply.size = float(registered)
         good.append(reply)
     return good, refused
-
-
-def _size_problem(reply: Reply, spec: Spec) -> tuple[str, str] | None:
-    size = size_in_bytes(reply.weights) + sum(size_in_bytes(s) for s in reply.shares.values())
-    if size > spec.max_bytes:
-        return (
-            "E303",
-            f"the reply is {size / 1e6:.1f} MB; this method sends at most {spec.max_bytes / 1e6:.1f} MB.",
-        )
-    return None
 
 
 def _weights_problem(reply: Reply, spec: Spec, finite: bool) -> tuple[str, str] | None:
@@ -212,7 +201,7 @@ def _sums_are_finite(trees: Sequence[Mapping[str, Any]]) -> bool:
     sums = [
         t.sum(dtype=torch.float32) for tree in trees for _, t in leaves(tree) if t.dtype.is_floating_point
     ]
-    return len({t.device for t in sums}) == 1 and bool(torch.stack(sums).isfinite().all())
+    return len({t.device for t in sums}) == 1 and all(map(math.isfinite, torch.stack(sums).tolist()))
 
 
 def _finite_problem(path: str, tensor: Tensor) -> tuple[str, str] | None:

@@ -26,16 +26,10 @@ def weighted_mean(w: Weights, ups: Ups, weighting: str | None = None) -> Weights
     if not first.weights:
         return dict(w)
     merged = dict(w)
-    for names in _groups(first.weights):
+    # weights that lie on a disk are read one by one
+    for names in [list(first.weights)] if isinstance(first.weights, dict) else [[n] for n in first.weights]:
         total = torch._foreach_mul([first.weights[n] for n in names], p_K[0])
         for p, reply in zip(p_K[1:], others):
             torch._foreach_add_(total, [reply.weights[n] for n in names], alpha=p)
         merged |= zip(names, total)
     return merged
-
-
-def _groups(w: Weights) -> list[list[str]]:
-    """The names of weights, in groups to add up at once: all together on a GPU, for few kernel launches, and
-    one by one on a CPU, where weights may lie on a disk."""
-    names = list(w)
-    return [names] if names and w[names[0]].device.type != "cpu" else [[n] for n in names]

@@ -64,4 +64,5 @@ class Scaffold(Part):
         return {"delta": {n: new[n] - c_k for n, c_k in c.mine["c"].items()}}, {"c": new}
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
-        return {"c": {n: c_n + len(ups) / fed.clients * ups["delta"][n].mean(0) for n, c_n in s["c"].items()}}
+        share, delta = len(ups) / fed.clients, ups["delta"]
+        return {"c": {n: c_n + share * delta[n].mean(0) for n, c_n in s["c"].items()}}

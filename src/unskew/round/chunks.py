@@ -13,6 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -126,8 +127,9 @@ def chunks(
         count = math.ceil(len(members) / lanes)
         if lanes > 1 and len(members) >= 4 and not gpu:
             count += count % 2  # even, for two workers; it must not depend on the number of workers
-        for part in np.array_split(np.arange(len(members)), count):
-            plan.append(Chunk(tuple(members[i] for i in part), pad, frozen))
+        least, more = divmod(len(members), count)  # the first `more` chunks have one member more
+        rest = iter(members)
+        plan += [Chunk(tuple(islice(rest, least + (i < more))), pad, frozen) for i in range(count)]
     return sorted(plan, key=lambda c: -sum(w.steps(1) for w in c.work))
 
 

@@ -158,6 +158,8 @@ class Delivery:
 
     def settle(self, arrived: Collection[int]) -> None:
         """Note who has answered; what others hold of the leaves that they were sent is unknown."""
+        if not self.lacking:
+            return
         came_N = np.isin(self.ids_N, list(arrived))
         for name, lacks_N in self.lacking.items():
             now_N = np.where(came_N, self.numbers[name], UNKNOWN)

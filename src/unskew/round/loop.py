@@ -134,8 +134,7 @@ class Loop:
         asked, answered = attendance.asked.tolist(), attendance.answered.tolist()
         self.audience.round_begun(t, asked)
         start = self.down(state, t)
-        private = self.store.fetch(answered)
-        replies = self._train(start, answered, private)
+        replies = self._train(start, answered, self.store.fetch(answered))
         for code, text in self.trainer.remarks():
             if code not in self.remarked:
                 self.remarked.add(code)

@@ -76,9 +76,14 @@ ModelObject: TypeAlias = nn.Module | ModelFunction
 
 
 def deal_out(
-    settings: Settings, method: Method, dataset: Dataset, model: ModelObject | None = None
+    settings: Settings,
+    method: Method,
+    dataset: Dataset,
+    model: ModelObject | None = None,
+    in_place: bool = False,
 ) -> Federation:
-    """Divide a data set among clients; if settings and Parts ask for it, standardise it before.
+    """Divide a data set among clients; if settings and Parts ask for it, standardise it before, in place if
+    nothing else reads the set.
 
     model: in place of the settings' model; samples for its embeddings stay whole numbers. Raises
     UsageError (E108) for a Part that does not serve the data's task, DataError (E103) for a partition
@@ -92,7 +97,7 @@ def deal_out(
     elif settings.normalise == "dataset" or (settings.normalise == "auto" and method.normalises != "all"):
         itself = method.normalises == "images" and settings.normalise == "auto"
         if dataset.layout or not itself:
-            dataset = standardise(dataset, always=settings.normalise == "dataset", but_images=itself)
+            dataset = standardise(dataset, settings.normalise == "dataset", itself, in_place)
     seed = settings.seed_of_partition
     return data.build(
         dataset,
@@ -303,7 +308,8 @@ def federation_of(
             raise UsageError("E109", text)
         federation = data
     else:
-        federation = deal_out(settings, method, data or dataset_of(settings), model)
+        dataset = data or dataset_of(settings)
+        federation = deal_out(settings, method, dataset, model, in_place=data is None)
     return federation.pooled() if pools(settings) else federation
 
 

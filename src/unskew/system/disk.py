@@ -257,29 +257,27 @@ class AppendFile:
             self._file = open(path, "ab", buffering=0, opener=refuse_link)  # noqa: SIM115
         if length is not None:
             self._file.truncate(length)
+        self.size = os.fstat(self._file.fileno()).st_size
+        """The size of the file in bytes."""
 
     def add(self, lines: bytes | str) -> None:
         """Append all of `lines`, or nothing. Raises Paused (E203) if the disk is full."""
         content = lines.encode() if isinstance(lines, str) else lines
-        before, written = self.size, 0
+        written = 0
         try:
             with full_disk_as_paused(self.path, len(content)):
                 while written < len(content):  # one write may take only a part of it
                     written += self._file.write(content[written:])
         except (OSError, Paused):
             with suppress(OSError):
-                self._file.truncate(before)
+                self._file.truncate(self.size)
             raise
+        self.size += written
 
     def sync(self) -> None:
         """Wait until all lines are on the disk. Raises Paused (E203) if the disk is full."""
         with full_disk_as_paused(self.path, 0):
             os.fsync(self._file.fileno())
-
-    @property
-    def size(self) -> int:
-        """The size of the file in bytes."""
-        return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
         self._file.close()

@@ -396,13 +396,20 @@ class Dataset(SampleForm):
         """The set with further notes on how the data were read."""
         return replace(self, intake=(self.intake or Intake(str(self.x.dtype))).with_notes(*notes))
 
-    def standardised(self) -> Dataset:
-        """The set with samples (x - mean) / std, channel by channel; unchanged without constants."""
+    def standardised(self, in_place: bool = False) -> Dataset:
+        """The set with samples (x - mean) / std, channel by channel; unchanged without constants.
+
+        in_place: whether samples in memory may be overwritten, because nothing else reads them.
+        """
         if self.mean is None or self.std is None:
             return self
         constants = (self.mean, self.std)
-        scale = partial(scaling.apply, constants=constants, layout=self.layout)
-        x, x_test = (map_samples(part, scale) for part in (self.x, self.x_test))
+        scale, parts = partial(scaling.apply, constants=constants, layout=self.layout), (self.x, self.x_test)
+        arrays = all(isinstance(part, np.ndarray) and part.flags.writeable for part in parts)
+        if in_place and arrays and not np.may_share_memory(*parts):
+            x, x_test = (scale(part, out=part) for part in parts)
+        else:
+            x, x_test = (map_samples(part, scale) for part in parts)
         return replace(self, x=x, x_test=x_test, mean=None, std=None, applied=constants)
 
     def to_natural(self, x: np.ndarray) -> np.ndarray:
