@@ -176,7 +176,7 @@ def _sample_text(dataset: Dataset | Federation) -> str:
 
 def value_range(dataset: Dataset | Federation) -> tuple[float, float]:
     """The smallest and the largest value of the training samples."""
-    if isinstance(dataset.x, Rows) and dataset.x.unchanged:
+    if isinstance(dataset.x, Rows) and not dataset.x.changes:
         return float(dataset.x.survey.low.min()), float(dataset.x.survey.high.max())
     step = max(1, RANGE_BLOCK // max(1, int(np.prod(dataset.shape))))
     chunks = [dataset.x[i : i + step] for i in range(0, len(dataset.x), step)]

@@ -1,13 +1,10 @@
-"""Parquet files, and folders that Hugging Face Datasets has saved, as one table of all their rows.
+"""Parquet files as one table of all their rows.
 
 x.parquet                         all rows
 a folder with any *.parquet       all rows, the files in the order of their paths
 train-*.parquet, test-*.parquet   training and test rows by the first word of the name, as on the hub
 train/*.parquet, test/*.parquet   training and test rows by folder
 shards/part-*.parquet             the files that the pattern matches
-dataset_dict.json, NAME/, NAME/   a DatasetDict of save_to_disk: {"splits": [NAME, NAME]}
-state.json                        a Dataset of save_to_disk: {"_data_files": [{"filename": NAME}], ...}, Arrow
-                                  streams in their order; names must be those of entries of the folder
 
 The kind of a column follows from its Arrow type. Column statistics are not used: pyarrow 26 crashes on
 damaged ones instead of raising an error.
@@ -26,7 +23,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,9 +33,8 @@ import numpy as np
 
 from unskew.data.files import cells
 from unskew.data.files.sheets import ColumnSubset
-from unskew.data.files.tree import IMAGE_ENDINGS, PART_NAMES, SOUND_ENDINGS, VOLUME_ENDINGS
-from unskew.data.samples.reading_notes import abbreviate
-from unskew.data.storage.scratch import MEMORY_SHARE
+from unskew.data.files.tree import PARQUET_ENDING, PART_NAMES
+from unskew.data.storage.sample_rows import MEMORY_SHARE
 from unskew.errors import DataError, excerpt
 from unskew.system.machine import usable_memory
 
@@ -138,22 +134,19 @@ def _objects(items: list[Any]) -> np.ndarray:
 READ_BUFFER = 1 << 20
 """Number of bytes of a column that are read at once; otherwise pyarrow holds the whole column of a row
 group."""
-STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
-"""The last bytes of a whole Arrow stream."""
 
 
 @dataclass(frozen=True)
 class Shard:
     """One Parquet file of a table.
 
-    rows: number of rows. columns: by name. size: unpacked size in bytes. classes: class names of columns, as
-    the hub writes them into the schema.
+    rows: number of rows. columns: by name. classes: class names of columns, as the hub writes them into the
+    schema.
     """
 
     path: Path
     rows: int
     columns: dict[str, Column]
-    size: int
     classes: dict[str, tuple[str, ...]]
 
     def batches(self, names: Sequence[str], at_once: int) -> Iterator[Any]:
@@ -161,9 +154,16 @@ class Shard:
         one. Raises DataError (E401) for a file that is damaged or has other rows than when it was opened."""
         rows = 0
         try:
-            for batch in self._batches(names, at_once):
-                rows += batch.num_rows
-                yield batch
+            with _pyarrow(self.path).ParquetFile(
+                self.path,
+                read_dictionary=[name for name in names if self.columns[name].kind == "text"],
+                buffer_size=READ_BUFFER,
+                pre_buffer=False,
+                page_checksum_verification=True,
+            ) as file:
+                for batch in file.iter_batches(at_once, columns=list(names), use_threads=False):
+                    rows += batch.num_rows
+                    yield batch
         except DataError:
             raise
         except Exception as error:  # pyarrow raises many kinds of error for damaged files
@@ -172,66 +172,18 @@ class Shard:
             text = f"holds {rows:,} rows, and {self.rows:,} when it was opened"
             raise DataError("E401", f"{self.path} {text}; write it again.")
 
-    def _batches(self, names: Sequence[str], at_once: int) -> Iterator[Any]:
-        with _pyarrow("pyarrow.parquet", self.path).ParquetFile(
-            self.path,
-            read_dictionary=[name for name in names if self.columns[name].kind == "text"],
-            buffer_size=READ_BUFFER,
-            pre_buffer=False,
-            page_checksum_verification=True,
-        ) as file:
-            yield from file.iter_batches(at_once, columns=list(names), use_threads=False)
-
-
-@dataclass(frozen=True)
-class StreamShard(Shard):
-    """One file that holds an Arrow stream. table: pyarrow's, which is mapped from the file."""
-
-    table: Any
-
-    def _batches(self, names: Sequence[str], at_once: int) -> Iterator[Any]:
-        for batch in self.table.select(list(names)).to_batches(at_once):
-            batch.validate(full=True)
-            columns = [getattr(column, "storage", column) for column in batch.columns]
-            yield type(batch).from_arrays(columns, list(names))
-
 
 def _read_shard(path: Path) -> Shard:
     """The shard that the footer of a Parquet file describes. Raises DataError (E401): without pyarrow, and
     for a file without a whole footer."""
-    parquet = _pyarrow("pyarrow.parquet", path)
+    parquet = _pyarrow(path)
     try:
         with parquet.ParquetFile(path, pre_buffer=False) as file:
-            metadata = file.metadata
-            size = sum(int(metadata.row_group(i).total_byte_size) for i in range(metadata.num_row_groups))
-            columns, classes = _schema_facts(path, file.schema_arrow)
-            return Shard(path, metadata.num_rows, columns, size, classes)
+            return Shard(path, file.metadata.num_rows, *_schema_facts(path, file.schema_arrow))
     except DataError:
         raise
     except Exception as error:  # as above
         raise _file_error(path, error) from error
-
-
-def _read_stream(path: Path) -> Shard:
-    """The shard in an Arrow stream.
-
-    Raises DataError: E402 for a missing file, E401 without pyarrow, and for a file that is truncated or
-    damaged.
-    """
-    ipc, pyarrow = _pyarrow("pyarrow.ipc", path), importlib.import_module("pyarrow")
-    if not path.is_file():
-        raise DataError("E402", f"{path} is missing, which state.json lists; copy the whole folder.")
-    try:
-        with pyarrow.memory_map(str(path)) as file:
-            if file.size() < len(STREAM_END) or file.read_at(len(STREAM_END), file.size() - 8) != STREAM_END:
-                raise DataError("E401", f"{path} is cut off or no Arrow stream; copy it again.")
-            table = ipc.open_stream(file).read_all()
-    except DataError:
-        raise
-    except Exception as error:  # as above
-        raise _file_error(path, error) from error
-    columns, classes = _schema_facts(path, table.schema)
-    return StreamShard(path, table.num_rows, columns, path.stat().st_size, classes, table)
 
 
 def _schema_facts(path: Path, schema: Any) -> tuple[dict[str, Column], dict[str, tuple[str, ...]]]:
@@ -255,9 +207,9 @@ def _schema_facts(path: Path, schema: Any) -> tuple[dict[str, Column], dict[str,
     }
 
 
-def _pyarrow(module: str, path: Path) -> Any:
+def _pyarrow(path: Path) -> Any:
     try:
-        return importlib.import_module(module)
+        return importlib.import_module("pyarrow.parquet")
     except ImportError:
         text = f"reading {path} needs pyarrow; pip install 'unskew[tables]', or save the table as CSV"
         raise DataError("E401", f"{text}.") from None
@@ -393,26 +345,9 @@ def _words_limit() -> float:
     return WORDS_SHARE * MEMORY_SHARE * usable_memory()
 
 
-PARQUET_ENDING = ".parquet"
 HIDDEN_PREFIXES = (".", "_")
 """The prefixes of hidden files, and of files that engines write next to their shards or are still writing."""
 FIRST_WORD = re.compile(r"[A-Za-z]+")
-
-
-def holds_parquet(path: Path) -> bool:
-    """Whether a folder holds Parquet files, and neither images, sounds nor volumes."""
-    has_parquet = False
-    for _, _, names in os.walk(path):
-        endings = {os.path.splitext(name)[1].lower() for name in names if not name.startswith(".")}
-        if endings & (IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS):
-            return False
-        has_parquet = has_parquet or PARQUET_ENDING in endings
-    return has_parquet
-
-
-def is_pattern(text: str) -> bool:
-    """Whether a text is a pattern that matches Parquet files, such as `shards/part-*.parquet`."""
-    return "*" in text and text.endswith(PARQUET_ENDING) and bool(_files_at(Path(text)))
 
 
 def read_table(path: Path) -> ShardTable:
@@ -430,7 +365,7 @@ def read_table(path: Path) -> ShardTable:
     return _join_shards(path, shards["train"], shards.get("test", ()), omissions)
 
 
-def _files_at(path: Path) -> list[Path]:
+def parquet_files(path: Path) -> list[Path]:
     """The Parquet file, those of a folder, or those that a pattern matches, without hidden ones."""
     if path.is_file():
         return [path]
@@ -450,7 +385,7 @@ def _files_at(path: Path) -> list[Path]:
 
 def _files_by_part(path: Path) -> dict[str, list[Path]]:
     """The files at a path by the use of their rows: "train", and maybe "test" and "val"."""
-    files = _files_at(path)
+    files = parquet_files(path)
     if not files:
         raise DataError("E402", f"there is no {PARQUET_ENDING} file at {excerpt(str(path))[1:-1]}.")
     root = path if path.is_dir() else path.parent
@@ -510,84 +445,3 @@ def _join_shards(
     name = path.resolve().name if path.is_dir() else path.name.replace("*", "").strip("-_.") or "parquet"
     rows = sum(shard.rows for shard in train)
     return ShardTable(name, shards, rows, (*dict.fromkeys(further), *omissions))
-
-
-SPLITS_FILE, STATE_FILE, FACTS_FILE = "dataset_dict.json", "state.json", "dataset_info.json"
-
-
-def is_saved_set(path: Path) -> bool:
-    """Whether save_to_disk of Hugging Face Datasets has written a folder."""
-    if (path / SPLITS_FILE).is_file():
-        return True
-    if not (path / STATE_FILE).is_file():
-        return False
-    return (path / FACTS_FILE).is_file() or any(name.endswith(".arrow") for name in os.listdir(path))
-
-
-def read_saved_table(path: Path, split: str) -> ShardTable:
-    """The table in a folder that save_to_disk has written. split: the part of a DatasetDict to train on, ""
-    to choose by name.
-
-    Raises DataError: E402 for a missing file, E401 for a damaged one, E403 for parts of which none can be
-    chosen, and for files with different columns.
-    """
-    if not (path / SPLITS_FILE).is_file():
-        if split:
-            raise DataError("E403", f"{path} is one Dataset without splits; leave split out.")
-        return _join_shards(path, _arrow_files(path), (), ())
-    splits = _entry_names(_read_json(path / SPLITS_FILE).get("splits"), path / SPLITS_FILE)
-    if split and split not in splits:
-        raise DataError("E403", f"{path} has no split {excerpt(split)}; it has {abbreviate(splits, 8)}.")
-    parts = {
-        part: [name for name in splits if PART_NAMES.get(name.lower()) == part] for part in ("train", "test")
-    }
-    if split or len(splits) == 1:
-        parts = {"train": [split or splits[0]], "test": []}
-    elif len(parts["train"]) != 1 or len(parts["test"]) > 1:
-        text = f"{path} holds the splits {abbreviate(splits, 8)}, none or several of which are called train"
-        raise DataError("E403", f"{text}: name the one to train on, such as split={splits[0]}.")
-    train, test = (
-        [shard for name in names for shard in _arrow_files(path / name)] for names in parts.values()
-    )
-    used = {*parts["train"], *parts["test"]}
-    omissions = [f"split '{excerpt(name, 40)[1:-1]}'" for name in splits if name not in used]
-    return _join_shards(path, train, test, omissions)
-
-
-def _arrow_files(folder: Path) -> list[Shard]:
-    """The files of a Dataset, in their order."""
-    state = _read_json(folder / STATE_FILE)
-    if state.get("_indices_data_files"):
-        text = f"{folder} was saved with an order of its rows apart (indices)"
-        raise DataError("E403", f"{text}; save it again with a newer version of Datasets.")
-    entries: Any = state.get("_data_files") or ()
-    files = [entry.get("filename") if isinstance(entry, Mapping) else entry for entry in entries]
-    return [_read_stream(folder / name) for name in _entry_names(files, folder / STATE_FILE)]
-
-
-def _entry_names(names: Any, source: Path) -> list[str]:
-    """Names of entries of a folder. Raises DataError (E401) for anything else, such as a path that leads
-    out of it."""
-    if not isinstance(names, list) or not names:
-        raise DataError("E401", f"{source} lists nothing; save the set again.")
-    for name in names:
-        if not isinstance(name, str) or Path(name).name != name or "\\" in name or "\0" in name:
-            text = f"{source} lists {excerpt(name, 60)}, which is no name in this folder"
-            raise DataError("E401", f"{text}; save the set again.")
-        if (source.parent / name).is_symlink():
-            raise DataError("E401", f"{source.parent / name} is a link; copy what it leads to.")
-    return names
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The content of a JSON file. Raises DataError: E402 for a missing file, E401 for a damaged one."""
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        text = f"{path} is missing, which save_to_disk writes"
-        raise DataError("E402", f"{text}; copy the whole folder.") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError("E401", f"{path} cannot be read; save the set again.") from error
-    if not isinstance(content, dict):
-        raise DataError("E401", f"{path} is damaged; save the set again.")
-    return content

@@ -19,6 +19,8 @@ from unskew.data.samples.reading_notes import abbreviate
 from unskew.errors import DataError, excerpt
 from unskew.system.machine import usable_memory
 
+CSV_ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+"""The endings of tables in text files."""
 DELIMITERS = ",;\t|"
 CHARACTER_BYTES, COLUMN_BYTES = 16, 1 << 28
 """Approximate memory in bytes for one character of a table while it is read, and the maximal size of a
@@ -66,6 +68,22 @@ class Sheet:
             return row
         columns = (v.tolist() for v in self.columns.values() if v.dtype.kind in "OUS")
         return None if any(cells.has_decimal_points([str(t) for t in v]) for v in columns) else row
+
+
+def table_files(path: Path) -> list[Path]:
+    """The CSV files of a folder, or those that a pattern matches, without hidden ones; sorted by name."""
+    files = path.iterdir() if path.is_dir() else path.parent.glob(path.name)
+    return sorted(
+        file
+        for file in files
+        if table_ending(file) in CSV_ENDINGS and not file.name.startswith(".") and file.is_file()
+    )
+
+
+def table_ending(path: Path) -> str:
+    """A table's ending in small letters, with that of its compression: `.csv`, `.csv.gz`."""
+    endings = path.suffixes[-2:] if path.suffix.lower() == ".gz" else [path.suffix]
+    return "".join(endings).lower()
 
 
 class ColumnSubset(Mapping[str, np.ndarray]):

@@ -53,7 +53,8 @@ COLOUR_MODES = ("P", "PA", "CMYK", "YCbCr", "HSV", "LAB")
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """The conversion of image files, with the arguments of `folder`."""
+    """The conversion of image files, with the arguments of `folder`. bits: the number of bits that files of
+    16 bits use."""
 
     size: int
     fit: Fit
@@ -69,21 +70,14 @@ class ImageInfo:
     frames: int = 1
 
 
-def read_image(file: Path, size: int, fit: Fit, bits: int = 16) -> tuple[np.ndarray, ImageInfo]:
-    """An image file in colour, float32 [3, size, size], and its format. bits: the number of bits that files
-    of 16 bits use.
+def decode_image(file: Path | IO[bytes], name: str, settings: ImageSettings) -> tuple[np.ndarray, ImageInfo]:
+    """(an image file in colour, float32 [3, size, size]; its format). name: of the file, for the message.
 
     Raises DataError (E401) for a file that cannot be read.
     """
-    return decode_image(file, str(file), size, fit, bits)
-
-
-def decode_image(
-    file: Path | IO[bytes], name: str, size: int, fit: Fit, bits: int
-) -> tuple[np.ndarray, ImageInfo]:
-    """`read_image` for a file on disk or in memory. name: name of the file, for the message."""
     from PIL import Image
 
+    size, fit, bits = settings.size, settings.fit, settings.bits
     try:
         with Image.open(file) as image:
             check_depth(image, name)

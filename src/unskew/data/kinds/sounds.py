@@ -122,21 +122,22 @@ class SoundFormat:
         return f"log-mel spectrograms of {self.seconds:g} s at {self.rate:,} Hz"
 
 
-def format_of(files: Sequence[Path]) -> SoundFormat:
-    """The format that fits these files.
+def format_of(lengths: Sequence[tuple[int, int]]) -> SoundFormat:
+    """The format that fits sounds of these lengths: (samples of a waveform, samples per second).
 
     It has the most frequent rate, at most 22,050 Hz; the length of the longest file, at most 4 s; and as
-    window the largest power of two below 46 ms. Raises DataError as `waveform` does.
+    window the largest power of two below 46 ms.
     """
-    return format_for([(len(wave), rate) for wave, rate in map(waveform, files)])
-
-
-def format_for(lengths: Sequence[tuple[int, int]]) -> SoundFormat:
-    """The format that fits sounds of these lengths: (samples of a waveform, samples per second)."""
     rates = [rate for _, rate in lengths]
     rate = min(max(set(rates), key=lambda r: (rates.count(r), r)), MOST_HZ)
     seconds = min(max(n / r for n, r in lengths), MOST_S)
     return SoundFormat(rate, seconds, 1 << math.floor(math.log2(WINDOW_S * rate)))
+
+
+def length_of(file: Path | io.BytesIO, name: str) -> tuple[int, int]:
+    """(samples of a file's waveform, samples per second). Raises DataError as `waveform` does."""
+    wave, rate = waveform(file, name)
+    return len(wave), rate
 
 
 @dataclass(frozen=True)
@@ -149,16 +150,11 @@ class AudioInfo:
     silent: bool
 
 
-def spectrogram(file: Path | io.BytesIO, format: SoundFormat) -> np.ndarray:
-    """The log-mel spectrogram of a file, float32 [64, T]; see `read_sound`."""
-    return read_sound(file, format)[0]
+def read_sound(file: Path | io.BytesIO, name: str, format: SoundFormat) -> tuple[np.ndarray, AudioInfo]:
+    """(the log-mel spectrogram of a file, float32 [1, 64, T], its properties).
 
-
-def read_sound(file: Path | io.BytesIO, format: SoundFormat, name: str = "") -> tuple[np.ndarray, AudioInfo]:
-    """(the log-mel spectrogram of a file, float32 [64, T], its properties).
-
-    The sound is resampled, then cut or padded with zeros at its end. name: name of a file in memory. Raises
-    DataError as `waveform` does.
+    The sound is resampled, then cut or padded with zeros at its end. name: name of the file, for messages.
+    Raises DataError as `waveform` does.
     """
     from scipy.signal import resample_poly
 
@@ -170,7 +166,7 @@ def read_sound(file: Path | io.BytesIO, format: SoundFormat, name: str = "") -> 
     size = waveform_length(format)
     clip = np.pad(wave, (0, max(0, size - len(wave))))[:size]
     pixels = log_mel(clip, format.rate, mels=MELS, window=format.window)
-    return pixels, AudioInfo(seconds, rate, not pixels.any())
+    return pixels[None], AudioInfo(seconds, rate, not pixels.any())
 
 
 def sound_notes(sounds: Sequence[AudioInfo], format: SoundFormat) -> list[Note]:
@@ -190,9 +186,9 @@ def sound_notes(sounds: Sequence[AudioInfo], format: SoundFormat) -> list[Note]:
     return notes
 
 
-def spectrogram_shape(format: SoundFormat) -> tuple[int, int]:
-    """The shape of a file's spectrogram, [64, T]."""
-    return MELS, 1 + waveform_length(format) // format.window
+def spectrogram_shape(format: SoundFormat) -> tuple[int, int, int]:
+    """The shape of a file's spectrogram, [1, 64, T]."""
+    return 1, MELS, 1 + waveform_length(format) // format.window
 
 
 def waveform_length(format: SoundFormat) -> int:
@@ -200,13 +196,9 @@ def waveform_length(format: SoundFormat) -> int:
     return max(round(format.seconds * format.rate), format.window)
 
 
-def waveform(file: Path | io.BytesIO, name: str = "") -> tuple[np.ndarray, int]:
-    """(the mean of a file's channels, float32 [N] in [-1, 1]; samples per second).
-
-    file: on a disk, or in memory and then called `name` in messages. Raises DataError: E401 for a file that
-    cannot be read or is truncated, E403 for one without a sample.
-    """
-    name = name or str(file)
+def waveform(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, int]:
+    """(the mean of a file's channels, float32 [N] in [-1, 1]; samples per second). Raises DataError: E401 for
+    a file that cannot be read or is truncated, E403 for one without a sample."""
     if not (file.suffix.lower() == ".wav" if isinstance(file, Path) else file.getvalue()[:4] in RIFF):
         wave, rate = _read_compressed(file, name)
     else:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, replace
-from functools import partial
+from dataclasses import asdict, dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -53,51 +52,23 @@ from unskew.data.kinds.groups import (
 from unskew.data.kinds.images import (
     BitsSetting,
     FitSetting,
-    ImageInfo,
     ImageSettings,
     SizeSetting,
-    depth_warnings,
     read_each,
-    read_image,
-    size_notes,
 )
 from unskew.data.kinds.labels import label_names, sort_classes
 from unskew.data.kinds.masks import MaskOrigin, as_masks, check_palettes, read_mask
-from unskew.data.kinds.sounds import AudioInfo, format_of, read_sound, sound_notes, spectrogram_shape
+from unskew.data.kinds.media_files import Conversion, decode_paths
+from unskew.data.kinds.sounds import format_of, length_of
 from unskew.data.readers.from_tables import check_sites, read_label_columns, target_of
 from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.dataset import Dataset, Target
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
-from unskew.data.storage.scratch import SampleSink
 from unskew.errors import DataError, excerpt
 
 MASK_FOLDERS_HINT = (
     "put images into images/ and their masks into masks/ beside it (or SITE/images/ and SITE/masks/)"
 )
-S = TypeVar("S")
-Decode = Callable[[Path], tuple[np.ndarray, S]]
-"""A function from a file to its sample and what else was noticed about it. Raises DataError for a file
-that it cannot read."""
-
-
-def decode_files(
-    name: str, files: Sequence[Path], shape: tuple[int, ...], decode: Decode[S], notes: list[Note]
-) -> tuple[np.ndarray, list[S]]:
-    """(the samples of files, float32 [N, *shape], or rows that are read from disk; what else was noticed
-    about each).
-
-    name: name of the set. All files are decoded here, and a note says where the samples are kept. Raises the
-    DataError of `decode`, with all files that cannot be read.
-    """
-    sink = SampleSink(name, (len(files), *shape))
-
-    def decode_one(i: int) -> S:
-        sample, info = decode(files[i])
-        sink.put(i, sample[None])
-        return info
-
-    infos = read_each(files, decode_one)
-    return sink.samples(notes), infos
 
 
 def folder(
@@ -147,6 +118,7 @@ def folder(
     if not tree.files:
         left_out = "".join(f" Left out: {text}." for topic, text in tree.notes if topic == "left out")
         hint = " DICOM is read as NIfTI, into which dcm2niix converts it." if ".dcm" in left_out else ""
+        hint += " Of Datasets, write Parquet: set.to_parquet(FILE)." if ".arrow" in left_out else ""
         raise DataError("E404", f"{tree.root} holds no images and no sounds.{left_out}{hint}")
     images = ImageSettings(size, fit, bits)
     if has_mask_folders(tree):
@@ -171,23 +143,16 @@ def folder(
         labelled = files_by_class(tree, files)
     labelled = replace(labelled, group=group)
     notes, paths = [*tree.notes, *labelled.notes], [f.path for f in labelled.files]
-    if kind == "image":
-        x_N, _, image_notes = _read_images(tree, paths, images, labelled.sites)
-        return _dataset_of(tree, labelled, x_N, [*notes, *image_notes], {"kind": "images", **asdict(images)})
-    # the format is that of the training files, so that test files cannot change it
-    format, streamed = format_of([f.path for f in labelled.files if f.part == "train"]), list[Note]()
-
-    def read(file: Path) -> tuple[np.ndarray, AudioInfo]:
-        pixels, info = read_sound(file, format)
-        return pixels[None], info
-
-    x_N, sounds = decode_files(tree.root.name, paths, (1, *spectrogram_shape(format)), read, streamed)
-    notes += sound_notes(sounds, format)
-    form = {"kind": "sounds", **asdict(format)}
-    if labelled.beside:  # each of several inputs is judged by itself
-        return _dataset_of(tree, labelled, x_N, [*notes, *streamed], form)
-    notes += [("scaled", "spectrograms were standardised"), *streamed]
-    return _dataset_of(tree, labelled, x_N, notes, form).with_constants()
+    into: Conversion = {"kind": "images", **asdict(images)}
+    if kind == "sound":  # the format is that of the training files, so that test files cannot change it
+        lengths = [length_of(f.path, str(f.path)) for f in labelled.files if f.part == "train"]
+        into = {"kind": "sounds", **asdict(format_of(lengths))}
+    standardised = kind == "sound" and not labelled.beside  # each of several inputs is judged by itself
+    if standardised:
+        notes.append(("scaled", "spectrograms were standardised"))
+    x_N, _ = decode_paths(tree.root.name, paths, into, notes, labelled.sites)
+    dataset = _dataset_of(tree, labelled, x_N, notes, into)
+    return dataset.with_constants() if standardised else dataset
 
 
 def file_input(files: Sequence[File]) -> str:
@@ -195,34 +160,19 @@ def file_input(files: Sequence[File]) -> str:
     return "sound" if files[0].kind in SOUND_ENDINGS else "image"
 
 
-def _read_images(
-    tree: FolderTree, files: Sequence[Path], images: ImageSettings, sites: Sequence[str] | None
-) -> tuple[np.ndarray, list[ImageInfo], list[Note]]:
-    """(image files as samples, the format of each, notes on them)."""
-    streamed, (size, fit, bits) = list[Note](), astuple(images)
-    read = partial(read_image, size=size, fit=fit, bits=bits)
-    x, forms = decode_files(tree.root.name, files, (3, size, size), read, streamed)
-    return x, forms, [*size_notes(forms, size, fit, bits), *streamed, *depth_warnings(forms, sites, bits)]
-
-
 def _read_masks(tree: FolderTree, images: ImageSettings, group: str) -> Dataset:
     pairs, left_out = pair_masks(tree)
     sites = tuple(p.site for p in pairs) if any(p.site for p in pairs) else None
     paths, mask_files = [p.image.path for p in pairs], [p.mask.path for p in pairs]
-    x, forms, image_notes = _read_images(tree, paths, images, sites)
+    notes, into = [*tree.notes, *empty_folder_notes(tree), *left_out], {"kind": "images", **asdict(images)}
+    x, forms = decode_paths(tree.root.name, paths, into, notes, sites)
     masks = read_each(mask_files, lambda i: read_mask(mask_files[i], images.size, images.fit, forms[i]))
-    notes = [
-        *tree.notes,
-        *empty_folder_notes(tree),
-        *left_out,
-        *image_notes,
-        *check_palettes(masks, mask_files),
-    ]
+    notes += check_palettes(masks, mask_files)
     origin = MaskOrigin(None if sites is None else np.array(sites), lambda i: str(mask_files[i]))
     values = np.stack([mask.values for mask in masks])
     (y,), classes = as_masks(tree.root.name, [values], None, notes, [origin])
     labelled = LabelledFiles(tuple(p.image for p in pairs), classes, y, sites, group=group)
-    return _dataset_of(tree, labelled, x, notes, {"kind": "images", **asdict(images)})
+    return _dataset_of(tree, labelled, x, notes, into)
 
 
 @dataclass(frozen=True)

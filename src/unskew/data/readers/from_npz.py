@@ -16,13 +16,13 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 
 from unskew.data.files.archives import Archive
+from unskew.data.files.tree import is_npy_folder
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.conversion import AxisOrder, map_npy
 from unskew.data.samples.dataset import Dataset, Target
 from unskew.data.samples.packing import archive_inputs
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
-from unskew.data.storage.npy_rows import mapped_rows, write_rows
-from unskew.data.storage.sample_rows import Rows, is_streamed
+from unskew.data.storage.sample_rows import Rows, is_streamed, mapped_rows, write_rows
 from unskew.errors import DataError, UsageError
 from unskew.formats.input_layout import Layout
 from unskew.system import disk, python_files
@@ -177,11 +177,6 @@ def npz(
             )
             raise DataError("E401", f"{text}; write it again.") from error
     return _dataset_of(archive, path, path.stem, aim, group, layout)
-
-
-def is_npy_folder(path: Path) -> bool:
-    """Whether a folder holds samples as .npy files."""
-    return (path / "x.npy").is_file() or (path / "x_train.npy").is_file()
 
 
 def _dataset_of(

@@ -8,7 +8,6 @@ Letters: N rows.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,8 +17,16 @@ import numpy as np
 
 from unskew.data.files import cells
 from unskew.data.files.cells import DecimalSetting, NumberFormat, ThousandsSetting
-from unskew.data.files.sheets import ColumnSubset, Sheet, join_sheets, read_sheet
-from unskew.data.files.tree import IMAGE_ENDINGS, PART_NAMES, SOUND_ENDINGS, VOLUME_ENDINGS, file_ending
+from unskew.data.files.sheets import (
+    CSV_ENDINGS,
+    ColumnSubset,
+    Sheet,
+    join_sheets,
+    read_sheet,
+    table_ending,
+    table_files,
+)
+from unskew.data.files.tree import PART_NAMES
 from unskew.data.kinds.column_roles import (
     column_named,
     label_column,
@@ -40,8 +47,6 @@ from unskew.errors import DataError, excerpt
 
 SITE_COLUMN = "site"
 """The column of the names of files of sites."""
-CSV_ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
-"""The endings of tables in text files."""
 
 
 def csv_set(
@@ -101,25 +106,6 @@ def _read_sites(path: Path, numbers: NumberFormat | None, site: str, notes: list
     return _join_sites(dict(zip(names, (read_sheet(file, numbers) for file in files))), site, notes)
 
 
-def table_files(path: Path) -> list[Path]:
-    """The CSV files of a folder, or those that a pattern matches, without hidden ones; sorted by name."""
-    files = path.iterdir() if path.is_dir() else path.parent.glob(path.name)
-    return sorted(
-        file
-        for file in files
-        if table_ending(file) in CSV_ENDINGS and not file.name.startswith(".") and file.is_file()
-    )
-
-
-def holds_tables(path: Path) -> bool:
-    """Whether a folder has CSV files, and neither images, sounds nor volumes that one might list, or a
-    pattern matches some."""
-    others = IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS
-    return bool(table_files(path)) and not any(
-        file_ending(Path(name)) in others for _, _, names in os.walk(path) for name in names
-    )
-
-
 def _join_sites(sheets: Mapping[str, Sheet], site: str, notes: list[Note]) -> Sheet:
     """The rows of all sites with the columns that all have, and the column of sites; adds to the notes."""
     first = next(iter(sheets.values()))
@@ -171,12 +157,6 @@ def _part_of(file: Path) -> str:
     """The part of the data that a table's name states, "" for other files."""
     is_table = table_ending(file) in CSV_ENDINGS
     return PART_NAMES.get(file.name.lower().partition(".")[0], "") if is_table else ""
-
-
-def table_ending(path: Path) -> str:
-    """A table's ending in small letters, with that of its compression: `.csv`, `.csv.gz`."""
-    endings = path.suffixes[-2:] if path.suffix.lower() == ".gz" else [path.suffix]
-    return "".join(endings).lower()
 
 
 def read_table(

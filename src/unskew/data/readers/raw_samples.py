@@ -20,8 +20,7 @@ from unskew.data.samples.conversion import AxisOrder, array_of, bits_of, sample_
 from unskew.data.samples.dataset import Dataset, Target
 from unskew.data.samples.packing import PackedSamples, are_inputs, layout_difference, pack
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
-from unskew.data.storage.sample_rows import select_samples
-from unskew.data.storage.scratch import concatenate_samples
+from unskew.data.storage.sample_rows import concatenate_samples, select_samples
 from unskew.errors import DataError, excerpt
 
 ClassNames = tuple[str, ...]
@@ -362,11 +361,3 @@ def _common_type(sets: Mapping[str, RawSamples]) -> tuple[str, list[Note]]:
     if len(types) > 1:
         notes.append(("note", f"samples of clients are of different types: {abbreviate(list(types))}"))
     return ("float32" if len(types) > 1 else next(iter(types))), notes
-
-
-def split_parts(values: Sequence[Any], name: str) -> RawSamples:
-    """The set (x, y) or (x, y, x_test, y_test). Raises DataError (E403) for another number of parts."""
-    if len(values) not in (2, 4):
-        remedy = "give (x, y) or (x, y, x_test, y_test)"
-        raise DataError("E403", f"{name}: {len(values)} arrays were given; {remedy}.")
-    return RawSamples(*values)

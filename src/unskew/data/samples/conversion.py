@@ -17,9 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unskew.data.storage.npy_rows import mapped_rows
-from unskew.data.storage.sample_rows import is_streamed
-from unskew.data.storage.scratch import fits_memory
+from unskew.data.storage.sample_rows import fits_memory, is_streamed, mapped_rows
 from unskew.errors import DataError, excerpt
 
 LARGE = 1 << 30

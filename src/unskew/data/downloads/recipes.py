@@ -1,0 +1,466 @@
+"""The field's data sets: where their original files are, and how samples are made of them.
+
+CIFAR-10, -100       pickles of Python with `data` uint8 [n, 3072] and labels. A pickle is a program; the
+                     reader here resolves only the three names of which arrays are made
+MNIST, also Fashion- IDX files: two zero bytes, 8 for bytes, the number of axes; the length of each axis as a
+MNIST and EMNIST     big-endian 32-bit number; the bytes
+MedMNIST             `train_images`, `train_labels`, ... in an .npz file; the sets with one label an image
+UCI-HAR              nine signals of a smartphone in windows of 128, as text files, with the subject of each
+
+Original files are in a folder, a zip or tar archive, or are a single file. They are read into memory one at a
+time, and nothing is unpacked to disk.
+Letters: N samples.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+
+from unskew.data.files.archives import Archive
+from unskew.errors import DataError, excerpt
+
+READ_ERRORS = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, RuntimeError, ValueError)
+"""The errors that readers of archives raise for damaged and encrypted ones."""
+
+
+@dataclass(frozen=True)
+class OriginalSamples:
+    """The samples of a set's original files.
+
+    x, y, x_test, y_test: [N, ...] and int64 [N] of both parts. classes: names, by number.
+    columns: facts by which clients are formed, (of training samples, of test samples). notes: remarks on
+    omissions.
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    classes: tuple[str, ...]
+    columns: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The conversion of a data set.
+
+    what, source, licence: for its card; licence "" if the source states none.
+    read: makes the samples of the set with this name from the files at a path; raises DataError (E401, E402).
+    originals: the published digest of every original file by its address: SHA-256, or `md5:...`, which is
+    compared after a download alone, because other versions have the same name.
+    """
+
+    what: str
+    source: str
+    licence: str
+    read: Callable[[Path, str], OriginalSamples]
+    originals: Mapping[str, str]
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """The published digests by the names of the files."""
+        return {file_of(address): digest for address, digest in self.originals.items()}
+
+
+def file_of(address: str) -> str:
+    """The name of the file at an address."""
+    return unquote(urlsplit(address).path).rpartition("/")[2]
+
+
+def damaged(problem: str) -> DataError:
+    """The error (E401) for original files that are not what they should be."""
+    return DataError("E401", f"{' '.join(problem.split()).rstrip('.')}. Download it again.")
+
+
+@dataclass(frozen=True)
+class Files:
+    """Files by their names, with / between folders. place: name of the archive, for messages. reading:
+    functions that return the bytes."""
+
+    place: str
+    reading: Mapping[str, Callable[[], bytes]]
+
+    def named(self, name: str) -> str | None:
+        """The file with a path that ends in this name, with or without .gz, nearest to the top; None without
+        one. Raises DataError (E401) if two are equally near."""
+        ending = PurePosixPath(name).parts
+        matches = [
+            n for n in self.reading if PurePosixPath(n.removesuffix(".gz")).parts[-len(ending) :] == ending
+        ]
+        matches.sort(key=lambda n: (n.count("/"), n.endswith(".gz"), n))
+        nearest = {n.removesuffix(".gz") for n in matches if n.count("/") == matches[0].count("/")}
+        if len(nearest) > 1:
+            both = ", ".join(sorted(nearest)[:2])
+            raise DataError("E401", f"{self.place} holds {name} twice: {both}; name one folder.")
+        return matches[0] if matches else None
+
+    def read(self, name: str) -> bytes:
+        """The content of the file that `named` finds, decompressed if it is gzipped. Raises DataError (E401)
+        if there is none or it is damaged."""
+        place = self.named(name)
+        if place is None:
+            raise DataError("E401", f"{self.place} holds no file {name}; is it the right archive, and whole?")
+        try:
+            content = self.reading[place]()
+            return gzip.decompress(content) if place.endswith(".gz") else content
+        except READ_ERRORS as error:
+            raise damaged(f"{self.place}: {place} is damaged: {error}") from error
+
+
+def open_files(path: Path) -> Files:
+    """The files of a folder or an archive, or a single other file. Raises DataError: E402 for a missing path,
+    E401 for a damaged archive."""
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.is_file())
+        return Files(str(path), {file.relative_to(path).as_posix(): file.read_bytes for file in files})
+    if not path.is_file():
+        raise DataError("E402", f"there is no {path}.")
+    try:
+        if path.name.endswith((".tar.gz", ".tgz", ".tar")):
+            archive = tarfile.open(path)  # noqa: SIM115  (its members are read later)
+            members = {m.name: m for m in archive if m.isreg()}
+            return Files(str(path), {n: lambda m=m: _read_member(archive, m) for n, m in members.items()})
+        if zipfile.is_zipfile(path):
+            return open_zip(path.read_bytes(), str(path))
+    except READ_ERRORS as error:
+        raise damaged(f"{path} is damaged or not what its name says: {error}") from error
+    return Files(str(path), {path.name: path.read_bytes})
+
+
+def open_zip(content: bytes, place: str) -> Files:
+    """The files of a zip archive. Raises READ_ERRORS."""
+    archive = zipfile.ZipFile(io.BytesIO(content))
+    members = [m for m in archive.infolist() if not m.is_dir()]
+    return Files(place, {m.filename: lambda m=m: archive.read(m) for m in members})
+
+
+def _read_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member)
+    content = file.read() if file else b""
+    if len(content) != member.size:
+        raise EOFError(f"{member.name} ends after {len(content):,} of {member.size:,} bytes")
+    return content
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """An unpickler that resolves the three names of which NumPy's arrays are made, and no other."""
+
+    names = {"_reconstruct": np.zeros(0).__reduce__()[0], "ndarray": np.ndarray, "dtype": np.dtype}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.split(".")[0] == "numpy" and name in self.names:
+            return self.names[name]
+        raise damaged(f"this pickle is refused: it asks for {excerpt(f'{module}.{name}')}")
+
+
+def read_pickle(content: bytes, place: str) -> dict[bytes, Any]:
+    """The dictionary of a pickle, with bytes as keys. place: for messages. Raises DataError (E401) for a
+    pickle that requests anything else or is damaged."""
+    try:
+        value = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
+    except DataError as error:
+        raise DataError(error.code, f"{place}: {error.text}") from error
+    except Exception as error:  # a damaged pickle can raise anything
+        raise damaged(f"{place} is no whole pickle: {excerpt(str(error))}") from error
+    if not isinstance(value, dict):
+        raise damaged(f"{place} holds a {type(value).__name__}, not a dictionary")
+    return value
+
+
+def _pickled_images(files: Files, names: Sequence[str], *keys: bytes) -> tuple[np.ndarray, ...]:
+    """The images of pickles, uint8 [n, 3, 32, 32], and their labels under each of these keys, int64 [n]."""
+    x: list[np.ndarray] = []
+    labels: list[list[np.ndarray]] = [[] for _ in keys]
+    for name in names:
+        place = f"{files.place}: {name}"
+        batch = read_pickle(files.read(name), place)
+        data = batch.get(b"data")
+        if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (3 * 32 * 32,):
+            raise damaged(f"{place} holds no images: b'data' must be uint8 [n, 3,072]")
+        x.append(data.reshape(-1, 3, 32, 32))
+        for key, parts in zip(keys, labels):
+            numbers = batch.get(key)
+            if not isinstance(numbers, list) or [type(n) for n in numbers] != [int] * len(data):
+                raise damaged(f"{place} does not hold one label for each of its {len(data):,} images")
+            parts.append(np.array(numbers, np.int64))
+    return np.concatenate(x), *map(np.concatenate, labels)
+
+
+def _class_words(files: Files, name: str, key: bytes) -> tuple[str, ...]:
+    words = read_pickle(files.read(name), f"{files.place}: {name}").get(key)
+    if not isinstance(words, list) or not all(isinstance(w, bytes) for w in words):
+        raise damaged(f"{files.place}: {name} does not name the classes")
+    return tuple(w.decode("utf-8", "replace") for w in words)
+
+
+def cifar10(path: Path, _name: str) -> OriginalSamples:
+    """50,000 and 10,000 images of ten classes."""
+    files = open_files(path)
+    x, y = _pickled_images(files, [f"data_batch_{i}" for i in range(1, 6)], b"labels")
+    x_test, y_test = _pickled_images(files, ["test_batch"], b"labels")
+    return OriginalSamples(x, y, x_test, y_test, _class_words(files, "batches.meta", b"label_names"))
+
+
+def cifar100(path: Path, _name: str) -> OriginalSamples:
+    """50,000 and 10,000 images of 100 classes in 20 superclasses; the column `superclass`."""
+    files, keys = open_files(path), (b"fine_labels", b"coarse_labels")
+    train, test = (_pickled_images(files, [name], *keys) for name in ("train", "test"))
+    names = np.array(_class_words(files, "meta", b"coarse_label_names"))
+    if max(train[2].max(), test[2].max()) >= len(names):
+        raise damaged(f"{files.place}: a superclass has a number above {len(names) - 1}")
+    columns = {"superclass": (names[train[2]], names[test[2]])}
+    classes = _class_words(files, "meta", b"fine_label_names")
+    return OriginalSamples(*train[:2], *test[:2], classes, columns)
+
+
+def idx(content: bytes, axes: int, place: str) -> np.ndarray:
+    """The bytes of an IDX file, uint8, with `axes` axes. Raises DataError (E401) for another kind or
+    length of file."""
+    header = 4 + 4 * axes
+    if len(content) < header or content[:4] != bytes((0, 0, 8, axes)):
+        raise damaged(f"{place} is no IDX file of bytes with {axes} axes")
+    shape = struct.unpack(f">{axes}I", content[4:header])
+    if len(content) - header != int(np.prod(shape, dtype=object)):
+        length = f"{len(content) - header:,} bytes after its header"
+        raise damaged(f"{place} says it holds {' x '.join(map(str, shape))} and has {length}")
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def _idx_part(files: Files, begins: str) -> tuple[np.ndarray, np.ndarray]:
+    """(images [n, rows, columns], labels) of the two files with this prefix; some copies have a dot in
+    place of the hyphen."""
+    parts = []
+    for kind, axes in (("images", 3), ("labels", 1)):
+        names = (f"{begins}-{kind}-idx{axes}-ubyte", f"{begins}-{kind}.idx{axes}-ubyte")
+        name = next((n for n in names if files.named(n)), names[0])
+        parts.append(idx(files.read(name), axes, f"{files.place}: {name}"))
+    x, y = parts
+    if len(x) != len(y):
+        raise damaged(f"{files.place} holds {len(x):,} images and {len(y):,} labels of {begins}")
+    return x, y.astype(np.int64)
+
+
+FASHION = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+
+
+def mnist(path: Path, name: str) -> OriginalSamples:
+    """28x28 grey images of ten classes."""
+    files = open_files(path)
+    (x, y), (x_test, y_test) = _idx_part(files, "train"), _idx_part(files, "t10k")
+    classes = FASHION if name == "fashion_mnist" else tuple(map(str, range(10)))
+    return OriginalSamples(x[:, None], y, x_test[:, None], y_test, classes)
+
+
+def emnist(path: Path, name: str) -> OriginalSamples:
+    """28x28 grey images of characters; the files hold them with rows and columns exchanged."""
+    files, split = open_files(path), name.removeprefix("emnist_")
+    (x, y), (x_test, y_test) = (_idx_part(files, f"emnist-{split}-{part}") for part in ("train", "test"))
+    numbers, classes = _mapping(files, f"emnist-{split}-mapping.txt")
+    if unknown := sorted({*np.unique(y).tolist(), *np.unique(y_test).tolist()} - {*numbers}):
+        raise damaged(f"{files.place}: label {unknown[0]} is not in emnist-{split}-mapping.txt")
+    place = np.zeros(max(numbers) + 1, np.int64)
+    place[numbers] = np.arange(len(numbers))
+    x, x_test = (np.ascontiguousarray(part.transpose(0, 2, 1))[:, None] for part in (x, x_test))
+    return OriginalSamples(x, place[y], x_test, place[y_test], classes)
+
+
+def _mapping(files: Files, name: str) -> tuple[list[int], tuple[str, ...]]:
+    """(the label numbers, their characters), from lines such as `10 65`, or `1 65 97` for either case."""
+    try:
+        text = files.read(name).decode("ascii")
+        lines = [[int(v) for v in line.split()] for line in text.splitlines() if line.strip()]
+        numbers, classes = [line[0] for line in lines], tuple("/".join(map(chr, line[1:])) for line in lines)
+        if not 0 <= min(numbers) <= max(numbers) <= 255 or len(set(numbers)) < len(lines) or not all(classes):
+            raise ValueError("a label is beyond 255, repeated or without a character")
+    except (ValueError, IndexError, OverflowError) as error:
+        raise damaged(f"{files.place}: {name} is no table of labels and characters ({error})") from error
+    return numbers, classes
+
+
+def medmnist(path: Path, name: str) -> OriginalSamples:
+    """uint8 [N, 1 or 3, size, size]; the validation images are left out."""
+    path = path / f"{name}.npz" if path.is_dir() else path
+    archive = Archive(path)
+    (x, y), (x_test, y_test) = (
+        _medical_part(archive[f"{p}_images"], archive[f"{p}_labels"], str(path)) for p in ("train", "test")
+    )
+    classes = tuple(map(str, range(int(max(y.max(), y_test.max())) + 1)))
+    count = archive.shapes.get("val_images", (0,))[0]
+    notes = (f"{count:,} validation images were left out",) if count else ()
+    return OriginalSamples(x, y, x_test, y_test, classes, notes=notes)
+
+
+def _medical_part(x: np.ndarray, y: np.ndarray, place: str) -> tuple[np.ndarray, np.ndarray]:
+    if x.dtype != np.uint8 or x.ndim not in (3, 4) or (x.ndim == 4 and x.shape[3] != 3) or not len(x):
+        fault = f"images are {x.dtype} {list(x.shape)}"
+        raise DataError("E401", f"{place}: {fault}; expected uint8 [N, H, W] or [N, H, W, 3].")
+    if y.dtype.kind not in "ui" or y.size != len(x) or y.ndim > 2:
+        fault = f"labels are {y.dtype} {list(y.shape)}"
+        raise DataError("E401", f"{place}: {fault}; expected one whole number for each image.")
+    images = x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    return images, y.reshape(-1).astype(np.int64)
+
+
+INNER_ZIP = "UCI HAR Dataset.zip"
+"""The zip within UCI's archive."""
+SIGNALS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
+
+
+def uci_har(path: Path, _name: str) -> OriginalSamples:
+    """7,352 and 2,947 windows, float32 [N, 1, 128, 9]; the column `subject`."""
+    files = open_files(path)
+    if files.named(INNER_ZIP):
+        place = f"{files.place}: {INNER_ZIP}"
+        try:
+            files = open_zip(files.read(INNER_ZIP), place)
+        except READ_ERRORS as error:
+            raise damaged(f"{place} is damaged: {error}") from error
+    lines = files.read("activity_labels.txt").decode("ascii", "replace").split("\n")
+    classes = tuple(line.split()[1] for line in lines if len(line.split()) == 2)
+    (x, y, subject), (x_test, y_test, subject_test) = (_windows(files, part) for part in ("train", "test"))
+    return OriginalSamples(x, y, x_test, y_test, classes, {"subject": (subject, subject_test)})
+
+
+def _windows(files: Files, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(windows, labels from 0, subjects)."""
+    signals = [_numbers(files, f"Inertial Signals/{name}_{part}.txt", 128) for name in SIGNALS]
+    y, subject = (_numbers(files, f"{kind}_{part}.txt", 1)[:, 0] for kind in ("y", "subject"))
+    if len({len(rows) for rows in (*signals, y, subject)}) > 1:
+        raise damaged(f"{files.place}: the files of the part '{part}' differ in length")
+    return np.stack(signals, -1)[:, None], y.astype(np.int64) - 1, subject.astype(np.int64)
+
+
+def _numbers(files: Files, name: str, columns: int) -> np.ndarray:
+    """The table of numbers in a text file, float32 [n, columns]."""
+    try:
+        rows = np.loadtxt(io.BytesIO(files.read(name)), dtype=np.float32, ndmin=2, comments=None)
+    except ValueError as error:
+        raise damaged(f"{files.place}: {name} is no table of numbers: {error}") from error
+    if rows.shape[1:] != (columns,) or not np.isfinite(rows).all():
+        raise damaged(f"{files.place}: {name} has not {columns} numbers in each line")
+    return rows
+
+
+_KRIZ = "www.cs.toronto.edu/~kriz/"
+_DIGITS = {
+    "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+    "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+    "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+    "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+}
+_CLOTHES = {
+    "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+    "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+    "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+    "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+}
+_MEDICAL_MD5 = {
+    "pathmnist": "a8b06965200029087d5bd730944a56c1",
+    "dermamnist": "0744692d530f8e62ec473284d019b0c7",
+    "octmnist": "c68d92d5b585d8d81f7112f81e2d0842",
+    "pneumoniamnist": "28209eda62fecd6e6a2d98b1501bb15f",
+    "retinamnist": "bd4c0672f1bba3e3a89f0e4e876791e4",
+    "breastmnist": "750601b1f35ba3300ea97c75c52ff8f6",
+    "bloodmnist": "7053d0359d879ad8a5505303e11de1dc",
+    "tissuemnist": "ebe78ee8b05294063de985d821c1c34b",
+    "organamnist": "68e3f8846a6bd62f0c9bf841c0d9eacc",
+    "organcmnist": "b9ceb9546e10131b32923c5bbeaea2b1",
+    "organsmnist": "9ab87b696fb54e2a387ebe992d6ed5f1",
+}
+"""Of the files with images of 28 x 28, as version 3.0.2 of MedMNIST publishes them."""
+
+
+def _at(place: str, digests: Mapping[str, str]) -> dict[str, str]:
+    """The digests of files at this place by their addresses."""
+    return {f"{place}/{name}": digest for name, digest in digests.items()}
+
+
+RECIPES: dict[str, Recipe] = {
+    "cifar10": Recipe(
+        "60,000 colour images of ten classes, 32x32 (Krizhevsky, 2009)",
+        f"{_KRIZ}cifar.html",
+        "",
+        cifar10,
+        {
+            f"https://{_KRIZ}cifar-10-python.tar.gz": (
+                "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
+            )
+        },
+    ),
+    "cifar100": Recipe(
+        "60,000 colour images of 100 classes in 20 superclasses, 32x32 (Krizhevsky, 2009)",
+        f"{_KRIZ}cifar.html",
+        "",
+        cifar100,
+        {
+            f"https://{_KRIZ}cifar-100-python.tar.gz": (
+                "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
+            )
+        },
+    ),
+    "mnist": Recipe(
+        "70,000 handwritten digits, 28x28 (LeCun et al., 1998)",
+        "yann.lecun.com/exdb/mnist",
+        "",
+        mnist,
+        _at("https://ossci-datasets.s3.amazonaws.com/mnist", _DIGITS),
+    ),
+    "fashion_mnist": Recipe(
+        "70,000 grey images of clothing, 28x28 (Xiao et al., 2017)",
+        "github.com/zalandoresearch/fashion-mnist",
+        "MIT",
+        mnist,
+        _at("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com", _CLOTHES),
+    ),
+    **{
+        f"emnist_{split}": Recipe(
+            f"handwritten characters, 28x28, the split {split} (EMNIST, Cohen et al., 2017)",
+            "www.nist.gov/itl/products-and-services/emnist-dataset",
+            "",
+            emnist,
+            {"https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip": "md5:58c8d27c78d21e728a6bc7b3cc06412e"},
+        )
+        for split in ("balanced", "letters", "digits", "byclass")
+    },
+    "uci_har": Recipe(
+        "10,299 windows of a smartphone's nine signals, with the subject of each (Anguita et al., 2013)",
+        "archive.ics.uci.edu/dataset/240",
+        "",
+        uci_har,
+        _at(
+            "https://archive.ics.uci.edu/static/public/240",
+            {
+                "human+activity+recognition+using+smartphones.zip": (
+                    "c00b803081a5c797cd5e4b83700a9810b38d53d9d84e01917e090e1fdbc81031"
+                )
+            },
+        ),
+    ),
+    **{
+        name: Recipe(
+            f"medical images of MedMNIST, the set {name} (Yang et al., 2023)",
+            "medmnist.com",
+            "CC BY 4.0" if name != "dermamnist" else "CC BY-NC 4.0",
+            medmnist,
+            {f"https://zenodo.org/records/10519652/files/{name}.npz?download=1": f"md5:{md5}"},
+        )
+        for name, md5 in _MEDICAL_MD5.items()
+    },
+}
+"""The recipe of every set by its name."""
