@@ -118,13 +118,13 @@ def file_groups(names: Sequence[str], pattern: str, where: str) -> np.ndarray:
     return np.array([match[match.re.groups and 1] for match in matches if match])
 
 
-def folder_question(sites: Sequence[str], labels: np.ndarray, test: np.ndarray | None) -> list[Note]:
+def folder_question(ids: np.ndarray, labels: np.ndarray, test: np.ndarray | None) -> list[Note]:
     """The question whether files of one folder belong together, where each of many folders has files of one
     class, as in `CLASS/PATIENT/`: hospitals usually have several classes.
 
-    sites: the folder of each file, [N]. labels, test: as for `file_question`.
+    ids: the folder of each file, [N]. labels, test: as for `file_question`.
     """
-    ids, classes = np.array(sites), len(np.unique(labels))
+    classes = len(np.unique(labels))
     folders = len(np.unique(ids))
     pairs = {*zip(ids.tolist(), labels.tolist())} if labels.ndim == 1 else ()
     if len(pairs) != folders or folders < max(FEWEST_FILE_GROUPS, classes + 1):

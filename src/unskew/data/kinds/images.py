@@ -156,15 +156,15 @@ def size_notes(forms: Sequence[ImageInfo], size: int, fit: Fit, bits: int) -> li
     return notes
 
 
-def depth_warnings(forms: Sequence[ImageInfo], sites: Sequence[str] | None, bits: int) -> list[Note]:
+def depth_warnings(forms: Sequence[ImageInfo], sites: np.ndarray | None, bits: int) -> list[Note]:
     """A warning for each site, or for a whole folder without sites, with images of several depths.
 
     There is none if `bits` states the number of bits in use. Sites of different depths are compared by their
     values.
     """
     notes: list[Note] = []
-    for site in sorted({*sites}) if sites else [""]:
-        depths = Counter(f.depth for k, f in enumerate(forms) if not sites or sites[k] == site)
+    for site in sorted({*sites}) if sites is not None else [""]:
+        depths = Counter(f.depth for k, f in enumerate(forms) if sites is None or sites[k] == site)
         if len(depths) < 2 or (bits < 16 and "float" not in depths):
             continue
         kinds = " and ".join(f"{n:,} of {depth}" for depth, n in sorted(depths.items(), reverse=True))

@@ -30,7 +30,7 @@ def decode_files(
     each: Callable[[Decode], list[Any]],
     into: Conversion,
     notes: list[Note],
-    sites: Sequence[str] | None = None,
+    sites: np.ndarray | None = None,
     in_memory: bool | None = None,
 ) -> tuple[np.ndarray, list[Any]]:
     """(the samples of files, float32 [number, ...], or rows that are read from disk; the properties of each
@@ -67,7 +67,7 @@ def decode_paths(
     paths: Sequence[Path],
     into: Conversion,
     notes: list[Note],
-    sites: Sequence[str] | None = None,
+    sites: np.ndarray | None = None,
     in_memory: bool | None = None,
 ) -> tuple[np.ndarray, list[Any]]:
     """`decode_files` for files on a disk."""

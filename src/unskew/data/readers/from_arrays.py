@@ -30,7 +30,7 @@ from unskew.data.samples.conversion import (
     scale_samples,
 )
 from unskew.data.samples.dataset import Dataset, Target, with_test_set
-from unskew.data.samples.packing import are_inputs, input_column, layout_difference, pack
+from unskew.data.samples.packing import are_inputs, input_column, pack
 from unskew.data.samples.reading_notes import Intake, Note, quantity
 from unskew.data.storage.sample_rows import first_duplicates, row_digests
 from unskew.errors import DataError
@@ -277,7 +277,7 @@ def sample_parts(
     for _, y in parts:
         check_answers(name, label_array(name, y), rows[0].layout)
     if rows[0].layout != rows[-1].layout:
-        fault = f"training and test samples differ: {layout_difference(rows[0].layout, rows[-1].layout)}"
+        fault = f"training and test samples differ: {rows[0].layout} and {rows[-1].layout}"
         raise DataError("E403", f"{name}: {fault}; give both alike.")
     return [part.x for part in rows], rows[0].layout, rows[0].notes
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 
@@ -33,13 +33,12 @@ from unskew.data.files.tree import (
     read_tree,
 )
 from unskew.data.kinds.column_roles import (
-    column_named,
     label_column_in,
     part_column,
     site_column_in,
     site_column_of,
 )
-from unskew.data.kinds.features import Kinds, encode_inputs, is_row_number
+from unskew.data.kinds.features import is_row_number
 from unskew.data.kinds.groups import (
     GROUP_COLUMN,
     INDEPENDENT,
@@ -79,7 +78,6 @@ def folder(
     label: Annotated[str, "in a CSV that lists the files: the column of labels"] = "",
     site: Annotated[str, "in a CSV that lists the files: the column of sites"] = "",
     *,
-    x: Annotated[str, "in a CSV that lists the files: columns that are further inputs, 'image,age'"] = "",
     target: Annotated[
         str,
         "in a CSV that lists the files: the column to predict as a number, or several labels, 'fever,cough'",
@@ -112,7 +110,7 @@ def folder(
     listed table also E403, E404 and E405 as `read_table` does.
     """
     aim = target_of(target, label, center, scale)
-    named = {"label": label, "site": site, "x": x, "target": target}
+    named = {"label": label, "site": site, "target": target}
     columns = ", ".join(f"{setting}={name}" for setting, name in named.items() if name)
     tree, group = read_tree(Path(path)), group_setting(group, site)
     if not tree.files:
@@ -129,109 +127,63 @@ def folder(
     if len(files) < len(tree.files):
         note: Note = ("left out", f"{quantity(len(tree.files) - len(files), 'image')} beside sounds")
         tree = replace(tree, files=files, notes=(*tree.notes, note))
-    kind, names = file_input(files), label_names(x)
-    if x and (kind not in names or len(names) < 2 or len({*names}) < len(names)):
-        fault = f"x='{x}' names the inputs of a sample, which are the {kind} and columns beside it, each once"
-        raise DataError("E403", f"{tree.root}: {fault}: x='{kind},COLUMN'.")
-    inputs = tuple(name for name in names if name != kind)
-    listing = find_listing(tree, files, [label, site, *label_names(target), *inputs])
-    if listing:
-        labelled = read_listing(listing, (label, site, group), aim, inputs)
-    elif columns:
+    listed = read_listing(tree, files, (label, site, group), aim)
+    if columns and not listed:
         raise DataError("E404", f"{tree.root}: no CSV below it lists its files; leave out {columns}.")
-    else:
-        labelled = files_by_class(tree, files)
-    labelled = replace(labelled, group=group)
-    notes, paths = [*tree.notes, *labelled.notes], [f.path for f in labelled.files]
+    chosen, raw = listed or files_by_class(tree, files)
+    notes, paths = [*tree.notes, *raw.notes], [f.path for f in chosen]
     into: Conversion = {"kind": "images", **asdict(images)}
-    if kind == "sound":  # the format is that of the training files, so that test files cannot change it
-        lengths = [length_of(f.path, str(f.path)) for f in labelled.files if f.part == "train"]
+    sounds = files[0].kind in SOUND_ENDINGS
+    if sounds:  # the format is that of the training files, so that test files cannot change it
+        lengths = [length_of(f.path, str(f.path)) for f in chosen if f.part == "train"]
         into = {"kind": "sounds", **asdict(format_of(lengths))}
-    standardised = kind == "sound" and not labelled.beside  # each of several inputs is judged by itself
-    if standardised:
         notes.append(("scaled", "spectrograms were standardised"))
-    x_N, _ = decode_paths(tree.root.name, paths, into, notes, labelled.sites)
-    dataset = _dataset_of(tree, labelled, x_N, notes, into)
-    return dataset.with_constants() if standardised else dataset
-
-
-def file_input(files: Sequence[File]) -> str:
-    """The name of the files among the inputs of a sample: `image` or `sound`."""
-    return "sound" if files[0].kind in SOUND_ENDINGS else "image"
+    x_N, _ = decode_paths(tree.root.name, paths, into, notes, raw.columns.get("site"))
+    dataset = _dataset_of(tree, chosen, replace(raw, x=x_N, form=into, group=group), notes)
+    return dataset.with_constants() if sounds else dataset
 
 
 def _read_masks(tree: FolderTree, images: ImageSettings, group: str) -> Dataset:
     pairs, left_out = pair_masks(tree)
-    sites = tuple(p.site for p in pairs) if any(p.site for p in pairs) else None
+    sites = np.array([p.site for p in pairs]) if any(p.site for p in pairs) else None
     paths, mask_files = [p.image.path for p in pairs], [p.mask.path for p in pairs]
     notes, into = [*tree.notes, *empty_folder_notes(tree), *left_out], {"kind": "images", **asdict(images)}
     x, forms = decode_paths(tree.root.name, paths, into, notes, sites)
     masks = read_each(mask_files, lambda i: read_mask(mask_files[i], images.size, images.fit, forms[i]))
     notes += check_palettes(masks, mask_files)
-    origin = MaskOrigin(None if sites is None else np.array(sites), lambda i: str(mask_files[i]))
+    origin = MaskOrigin(sites, lambda i: str(mask_files[i]))
     values = np.stack([mask.values for mask in masks])
     (y,), classes = as_masks(tree.root.name, [values], None, notes, [origin])
-    labelled = LabelledFiles(tuple(p.image for p in pairs), classes, y, sites, group=group)
-    return _dataset_of(tree, labelled, x, notes, into)
+    columns = {} if sites is None else {"site": sites}
+    raw = RawSamples(x, y, classes=classes, columns=columns, form=into, group=group)
+    return _dataset_of(tree, [p.image for p in pairs], raw, notes)
 
 
-@dataclass(frozen=True)
-class LabelledFiles:
-    """Files with a label each.
-
-    classes: names in order, () if labels are no classes. labels: the label of every file, [N]. sites: None
-    without sites. facts: further columns by which clients can be formed, [N] each. target: set if labels are
-    numbers, or several a file.
-    group: the setting that says which files belong together.
-    beside: further inputs of every sample, by name. used: the encoding of the columns from which these come.
-    """
-
-    files: tuple[File, ...]
-    classes: tuple[str, ...]
-    labels: np.ndarray
-    sites: tuple[str, ...] | None
-    notes: tuple[Note, ...] = ()
-    facts: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
-    target: Target | None = None
-    beside: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
-    used: Kinds = field(default_factory=dict[str, list[str]])
-    group: str = ""
-
-
-def _dataset_of(
-    tree: FolderTree, labelled: LabelledFiles, x: np.ndarray, notes: list[Note], form: Mapping[str, Any]
-) -> Dataset:
-    """The set of these samples, with the test part that folders or the table name. form: how files became
-    samples."""
-    test = np.array([f.part == "test" for f in labelled.files], dtype=bool)
+def _dataset_of(tree: FolderTree, files: Sequence[File], raw: RawSamples, notes: list[Note]) -> Dataset:
+    """The set of these samples, with the test part that folders or the table name. raw: the samples of these
+    files, with what the user said of groups."""
+    test = np.array([f.part == "test" for f in files], dtype=bool)
     if test.all():
         raise DataError("E404", f"{tree.root} holds no training files.")
-    columns = {**labelled.facts, **({} if labelled.sites is None else {"site": np.array(labelled.sites)})}
-    names, group, tested = [f.path.name for f in labelled.files], labelled.group, test if test.any() else None
+    columns, names = dict(raw.columns), [f.path.name for f in files]
+    group, tested = raw.group, test if test.any() else None
     if not group:
         questions = column_question(columns, tested)
-        if labelled.sites is not None:
-            questions = questions or folder_question(labelled.sites, labelled.labels, tested)
-        notes += questions or file_question(names, labelled.labels, tested)
+        if "site" in columns:
+            questions = questions or folder_question(columns["site"], raw.y, tested)
+        notes += questions or file_question(names, raw.y, tested)
     elif group not in columns and group != INDEPENDENT:
         columns[GROUP_COLUMN], group = file_groups(names, group, str(tree.root)), GROUP_COLUMN
-    beside = {"beside": [[column, kinds] for column, kinds in labelled.used.items()]} if labelled.used else {}
-    raw = RawSamples(
-        {file_input(labelled.files): x, **labelled.beside} if labelled.beside else x,
-        labelled.labels,
-        classes=labelled.classes or None,
-        columns=columns,
-        notes=tuple(notes),
-        target=labelled.target,
-        group=group,
-        form={**form, **beside},
-        layout="channels first",
-    )
+    raw = replace(raw, columns=columns, notes=tuple(notes), group=group, layout="channels first")
     return raw.divided(tested).dataset(tree.root.resolve().name)
 
 
+LabelledFiles = tuple[list[File], RawSamples]
+"""(files, the label and further facts of each, whose samples are not yet read)."""
+
+
 def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
-    """Files sorted by the folders that name their class, and those that name their site.
+    """Files sorted by the folders that name their class, with those that name their site.
 
     Raises DataError (E404) for fewer than two classes, for files at different depths and for masks among the
     files.
@@ -261,11 +213,12 @@ def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
     number = {name: i for i, name in enumerate(classes)}
     sorted_files = sorted(files, key=lambda f: (number[f.folders[place]], f.path))
     labels = np.array([number[f.folders[place]] for f in sorted_files], dtype=np.int64)
+    raw = RawSamples(None, labels, classes=classes)
     if depth == 1:
-        return LabelledFiles(tuple(sorted_files), classes, labels, None)
+        return sorted_files, raw
     note: Note = ("sites", f"folders were read as {'site/class' if inner else 'class/site'}")
-    sites = tuple(f.folders[1 - place] for f in sorted_files)
-    return LabelledFiles(tuple(sorted_files), classes, labels, sites, (note, *empty_folder_notes(tree, 1)))
+    sites = np.array([f.folders[1 - place] for f in sorted_files])
+    return sorted_files, replace(raw, columns={"site": sites}, notes=(note, *empty_folder_notes(tree, 1)))
 
 
 def _check_no_masks(files: Sequence[File]) -> None:
@@ -332,35 +285,26 @@ def file_column(sheet: Sheet, names: FileNames, excluded: set[str], folder: Path
     return key
 
 
-@dataclass(frozen=True)
-class Listing:
-    """A table and the files that its rows name.
+def read_listing(
+    tree: FolderTree, files: Sequence[File], roles: tuple[str, str, str], aim: Target | None = None
+) -> LabelledFiles | None:
+    """The files that a CSV below the folder lists, in the order of their paths, with their labels, sites and
+    further facts; None without such a CSV. Of several CSVs it is the one with all named columns.
 
-    sheet: the rows that have a file, in the order of the files' paths, without the column `key` of names.
-    files: the file of each row; rows may share one. notes: on rows without files and files without rows.
+    roles: the columns of labels and sites, "" to search for usual names, and of groups. aim: the target, if
+    one is named.
+    Raises DataError: E404 if several CSVs are possible, if the labels cannot be identified, for a name that
+    may be that of several files and for a file in two rows; E403 for columns that do not exist and for
+    missing sites.
     """
-
-    path: Path
-    key: str
-    sheet: Sheet
-    files: tuple[File, ...]
-    notes: tuple[Note, ...]
-
-
-def find_listing(tree: FolderTree, files: Sequence[File], roles: Sequence[str] = ()) -> Listing | None:
-    """The CSV below the folder that lists the files, None without one; of several, the one with all named
-    columns.
-
-    roles: columns that are named, which are not searched for names of files. Raises DataError (E404) if
-    several CSVs are possible, and if a name may be that of several files.
-    """
+    label, site, group = roles
     names, listings = FileNames(files), list[tuple[Path, Sheet, str]]()
+    named = {label, site, *label_names(aim.name if aim else "")} - {""}
     for path in sorted(tree.root.rglob("*.csv")):
         sheet = read_csv(path)
-        excluded = {*roles, label_column_in(sheet.columns), site_column_in(sheet.columns)}
+        excluded = {*named, label_column_in(sheet.columns), site_column_in(sheet.columns)}
         if key := file_column(sheet, names, excluded, path.parent):
             listings.append((path, sheet, key))
-    named = {*roles} - {""}
     listings = [listing for listing in listings if named <= listing[1].columns.keys()] or listings
     if not listings:
         return None
@@ -368,91 +312,58 @@ def find_listing(tree: FolderTree, files: Sequence[File], roles: Sequence[str] =
         remedy = "put their rows into one table, with a column split of train and test where they are parts"
         raise DataError("E404", f"both {listings[0][0]} and {listings[1][0]} list files; {remedy}.")
     path, sheet, key = listings[0]
-    file_of: dict[int, File] = {}
-    for i, text in enumerate(sheet.columns[key].tolist()):
-        matches = names.matches(text, path.parent)
-        if len(matches) > 1:
-            fault = f"{excerpt(text, 60)} {sheet.where(i)} of {path} may be {matches[0].path} or"
-            remedy = f"write the path of each file, from {path.parent} on"
-            raise DataError("E404", f"{fault} {matches[1].path}; {remedy}.")
-        if matches:
-            file_of[i] = matches[0]
-    rows = sorted(file_of, key=lambda row: (file_of[row].path, row))
-    columns = {name: values[rows] for name, values in sheet.columns.items() if name != key}
-    notes = list[Note]()
-    if n := len(sheet.places) - len(rows):
-        notes.append(("left out", f"{quantity(n, 'row')} in {path.name} without a file"))
-    if n := len(files) - len({file_of[row].path for row in rows}):
-        notes.append(("left out", f"{quantity(n, 'file')} that {path.name} does not list"))
-    with_files = replace(sheet, columns=columns, places=[sheet.places[row] for row in rows])
-    return Listing(path, key, with_files, tuple(file_of[row] for row in rows), tuple(notes))
-
-
-def read_listing(
-    listing: Listing, roles: tuple[str, str, str], aim: Target | None = None, inputs: Sequence[str] = ()
-) -> LabelledFiles:
-    """The listed files with their labels, sites and further facts.
-
-    roles: the columns of labels and sites, "" to search for usual names, and of groups.
-    aim: the target, if one is named.
-    inputs: columns that are inputs next to the file.
-    Raises DataError: E404 if the labels cannot be identified and for a file in two rows that differ, E403 for
-    columns that do not exist and for missing sites, E404 for labels, E405 for inputs with missing values.
-    """
-    name, (label, site, group) = listing.path.name, roles
-    notes: list[Note] = [*listing.notes, ("labels", f"{name} lists the files, by '{listing.key}'")]
-    if not (label or aim or label_column_in(listing.sheet.columns)):
+    if not (label or aim or label_column_in(sheet.columns)):
         fault = "lists files, and no column is called label, class, category or target"
-        names = abbreviate(list(listing.sheet.columns), 12)
-        raise DataError("E404", f"{listing.path} {fault}; it has: {names}. Name it: label=COLUMN.")
-    sheet, files = _drop_validation(listing, label, notes)
+        columns = abbreviate([c for c in sheet.columns if c != key], 12)
+        raise DataError("E404", f"{path} {fault}; it has: {columns}. Name it: label=COLUMN.")
+    file_of, notes = _files_of_rows(path, sheet, key, names), list[Note]()
+    split, parts = part_column(sheet.columns, {label}, sheet.name)
+    parts = {row: file.part if parts is None else str(parts[row]) for row, file in file_of.items()}
+    rows = sorted((r for r in file_of if parts[r] != "val"), key=lambda row: (file_of[row].path, row))
+    for number, what in (
+        (len(sheet.places) - len(file_of), "row{} in {} without a file"),
+        (len(files) - len({file.path for file in file_of.values()}), "file{} that {} does not list"),
+        (len(file_of) - len(rows), "file{} for validation in {}"),
+    ):
+        if number:
+            notes.append(("left out", f"{number:,} {what.format('' if number == 1 else 's', path.name)}"))
+    notes.append(("labels", f"{path.name} lists the files, by '{key}'"))
+    values = {name: column[rows] for name, column in sheet.columns.items() if name not in (key, split)}
+    test = np.array([parts[row] == "test" for row in rows])
+    sheet = replace(sheet, columns=values, places=[sheet.places[row] for row in rows], test=test)
     labels, y = read_label_columns(sheet, label, None, aim, notes)
     remaining = [column for column in sheet.columns if column not in labels]
     site = site_column_of(sheet, remaining, site, group)
-    sites = check_sites(sheet, site).astype(str) if site else None
-    further = [column_named(remaining, name, sheet.name) for name in inputs]
-    input_values, used = encode_inputs(sheet, further, notes)
-    first: dict[Path, int] = {}
-    for row, file in enumerate(files):
-        if (before := first.setdefault(file.path, row)) != row:
-            both = f"{sheet.where(before)} and {sheet.where(row)}"
-            raise DataError("E404", f"{listing.path} lists {file.path.name} {both}; keep one of them.")
-    classes = ()
+    # clients can be formed by columns that have no missing values and do not number the files
+    facts = {
+        column: sheet.columns[column]
+        for column in remaining
+        if column == group
+        or not (cells.missing(sheet.columns[column]).any() or is_row_number(column, sheet.columns[column]))
+    }
+    facts |= {"site": check_sites(sheet, site).astype(str)} if site else {}
+    classes = None
     if y.dtype.kind in "OUS":
         classes = sort_classes(set(map(str, y.tolist())))
-        number = {word: i for i, word in enumerate(classes)}
-        y = np.array([number[str(word)] for word in y.tolist()], dtype=np.int64)
-    # clients can be formed by columns that have no missing values and do not number the files
-    of_clients = {
-        column: values
-        for column, values in sheet.columns.items()
-        if column in remaining
-        and column != "site"
-        and (column == group or not (cells.missing(values).any() or is_row_number(column, values)))
-    }
-    return LabelledFiles(
-        tuple(files),
-        classes,
-        y,
-        None if sites is None else tuple(sites.tolist()),
-        tuple(notes),
-        facts=of_clients,
-        target=aim,
-        beside=input_values,
-        used=used,
-    )
+        y = np.array([classes.index(str(word)) for word in y.tolist()], dtype=np.int64)
+    chosen = [File(file_of[row].path, parts[row], file_of[row].folders) for row in rows]
+    return chosen, RawSamples(None, y, classes=classes, columns=facts, notes=tuple(notes), target=aim)
 
 
-def _drop_validation(listing: Listing, label: str, notes: list[Note]) -> tuple[Sheet, list[File]]:
-    """(the rows for training or the test, their files), with the part of each that the table or a folder
-    names."""
-    sheet, files = listing.sheet, listing.files
-    split, parts = part_column(sheet.columns, {label}, sheet.name)
-    parts = np.array([f.part for f in files]) if parts is None else parts
-    rows = [row for row, part in enumerate(parts.tolist()) if part != "val"]
-    if n := len(files) - len(rows):
-        notes.append(("left out", f"{quantity(n, 'file')} for validation in {listing.path.name}"))
-    columns = {name: values[rows] for name, values in sheet.columns.items() if name != split}
-    places = [sheet.places[row] for row in rows]
-    remaining = replace(sheet, columns=columns, places=places, test=parts[rows] == "test")
-    return remaining, [File(files[row].path, str(parts[row]), files[row].folders) for row in rows]
+def _files_of_rows(path: Path, sheet: Sheet, key: str, names: FileNames) -> dict[int, File]:
+    """The file of each row of a listing that has one. Raises DataError (E404) for a name that may be that of
+    several files, and for a file in two rows."""
+    file_of: dict[int, File] = {}
+    first: dict[Path, int] = {}
+    for row, text in enumerate(sheet.columns[key].tolist()):
+        matches = names.matches(text, path.parent)
+        if len(matches) > 1:
+            fault = f"{excerpt(text, 60)} {sheet.where(row)} of {path} may be {matches[0].path} or"
+            remedy = f"write the path of each file, from {path.parent} on"
+            raise DataError("E404", f"{fault} {matches[1].path}; {remedy}.")
+        for file in matches:
+            file_of[row] = file
+            if (before := first.setdefault(file.path, row)) != row:
+                both = f"{sheet.where(before)} and {sheet.where(row)}"
+                raise DataError("E404", f"{path} lists {file.path.name} {both}; keep one of them.")
+    return file_of

@@ -115,13 +115,13 @@ def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> Sca
         return ScanLayout(tuple(_match_masks(tree.root, images, masks)), (), tree.notes)
     if labelled:
         return ScanLayout(tuple(Scan(f.path, _patient_of(f), "", f.part) for f in images), (), tree.notes)
-    by_class = files_by_class(tree, images)
-    sites = by_class.sites or [""] * len(images)
+    files, raw = files_by_class(tree, images)
+    sites = raw.columns.get("site", [""] * len(files))
     by_folder = [
-        Scan(f.path, _patient_of(f), site, f.part, None, label)
-        for f, site, label in zip(by_class.files, sites, by_class.labels)
+        Scan(file.path, _patient_of(file), str(site), file.part, None, label)
+        for file, site, label in zip(files, sites, raw.y.tolist())
     ]
-    return ScanLayout(tuple(by_folder), by_class.classes, (*tree.notes, *by_class.notes))
+    return ScanLayout(tuple(by_folder), raw.classes or (), (*tree.notes, *raw.notes))
 
 
 def is_in_mask_folder(file: File) -> bool:

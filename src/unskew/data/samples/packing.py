@@ -126,11 +126,6 @@ def pack_to_layout(layout: Layout, x: Any, name: str) -> np.ndarray:
     return sink.samples()
 
 
-def layout_difference(first: Layout, second: Layout) -> str:
-    """Why samples of these layouts cannot be joined, as the end of a sentence."""
-    return f"{first} and {second}"
-
-
 def _check_names(layout: Layout, inputs: Mapping[str, Any], by_name: bool, name: str) -> None:
     names = [item.name for item in layout.inputs]
     if by_name != layout.named:
