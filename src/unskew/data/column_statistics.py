@@ -14,7 +14,7 @@ Letters: N rows, C columns, K sites, J those other than one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -185,7 +185,8 @@ def unit_remarks(mu_KC: np.ndarray, sigma_KC: np.ndarray, name: Callable[[int, i
     """
     texts: dict[int, str] = {}
     for k in range(len(mu_KC) if len(mu_KC) > 1 else 0):
-        apart_JC, distance_JC, times_JC = _apart(*_one_and_others(mu_KC, sigma_KC, k))
+        others = np.arange(len(mu_KC)) != k
+        apart_JC, distance_JC, times_JC = _apart(mu_KC[k], sigma_KC[k], mu_KC[others], sigma_KC[others])
         distance_C, remarks = _usual(distance_JC), list[str]()
         for c in np.flatnonzero(_usual(apart_JC) > 1).tolist():
             text = f"{np.median(times_JC[:, c]):.3g} times the other sites' standard deviation (median)"
@@ -199,11 +200,6 @@ def unit_remarks(mu_KC: np.ndarray, sigma_KC: np.ndarray, name: Callable[[int, i
         if remarks:
             texts[k] = f"{'; '.join(remarks[:MOST_NAMED])}{more}; {UNIT_REMEDY}"
     return texts
-
-
-def _one_and_others(mu_KC: np.ndarray, sigma_KC: np.ndarray, k: int) -> Sequence[np.ndarray]:
-    others = np.arange(len(mu_KC)) != k
-    return mu_KC[k], sigma_KC[k], mu_KC[others], sigma_KC[others]
 
 
 def _apart(

@@ -3,7 +3,7 @@
 CIFAR-10, -100       pickles of Python with `data` uint8 [n, 3072] and labels. A pickle is a program; the
                      reader here resolves only the three names of which arrays are made
 MNIST, also Fashion- IDX files: two zero bytes, 8 for bytes, the number of axes; the length of each axis as a
-MNIST and EMNIST     big-endian 32-bit number; the bytes
+MNIST                big-endian 32-bit number; the bytes
 MedMNIST             `train_images`, `train_labels`, ... in an .npz file; the sets with one label an image
 UCI-HAR              nine signals of a smartphone in windows of 128, as text files, with the subject of each
 
@@ -267,32 +267,6 @@ def mnist(path: Path, name: str) -> OriginalSamples:
     return OriginalSamples(x[:, None], y, x_test[:, None], y_test, classes)
 
 
-def emnist(path: Path, name: str) -> OriginalSamples:
-    """28x28 grey images of characters; the files hold them with rows and columns exchanged."""
-    files, split = open_files(path), name.removeprefix("emnist_")
-    (x, y), (x_test, y_test) = (_idx_part(files, f"emnist-{split}-{part}") for part in ("train", "test"))
-    numbers, classes = _mapping(files, f"emnist-{split}-mapping.txt")
-    if unknown := sorted({*np.unique(y).tolist(), *np.unique(y_test).tolist()} - {*numbers}):
-        raise damaged(f"{files.place}: label {unknown[0]} is not in emnist-{split}-mapping.txt")
-    place = np.zeros(max(numbers) + 1, np.int64)
-    place[numbers] = np.arange(len(numbers))
-    x, x_test = (np.ascontiguousarray(part.transpose(0, 2, 1))[:, None] for part in (x, x_test))
-    return OriginalSamples(x, place[y], x_test, place[y_test], classes)
-
-
-def _mapping(files: Files, name: str) -> tuple[list[int], tuple[str, ...]]:
-    """(the label numbers, their characters), from lines such as `10 65`, or `1 65 97` for either case."""
-    try:
-        text = files.read(name).decode("ascii")
-        lines = [[int(v) for v in line.split()] for line in text.splitlines() if line.strip()]
-        numbers, classes = [line[0] for line in lines], tuple("/".join(map(chr, line[1:])) for line in lines)
-        if not 0 <= min(numbers) <= max(numbers) <= 255 or len(set(numbers)) < len(lines) or not all(classes):
-            raise ValueError("a label is beyond 255, repeated or without a character")
-    except (ValueError, IndexError, OverflowError) as error:
-        raise damaged(f"{files.place}: {name} is no table of labels and characters ({error})") from error
-    return numbers, classes
-
-
 def medmnist(path: Path, name: str) -> OriginalSamples:
     """uint8 [N, 1 or 3, size, size]; the validation images are left out."""
     path = path / f"{name}.npz" if path.is_dir() else path
@@ -428,16 +402,6 @@ RECIPES: dict[str, Recipe] = {
         mnist,
         _at("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com", _CLOTHES),
     ),
-    **{
-        f"emnist_{split}": Recipe(
-            f"handwritten characters, 28x28, the split {split} (EMNIST, Cohen et al., 2017)",
-            "www.nist.gov/itl/products-and-services/emnist-dataset",
-            "",
-            emnist,
-            {"https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip": "md5:58c8d27c78d21e728a6bc7b3cc06412e"},
-        )
-        for split in ("balanced", "letters", "digits", "byclass")
-    },
     "uci_har": Recipe(
         "10,299 windows of a smartphone's nine signals, with the subject of each (Anguita et al., 2013)",
         "archive.ics.uci.edu/dataset/240",

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.lib import format as npy
 
+from unskew.data.samples.conversion import damage_as_error
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError
 
@@ -46,7 +47,7 @@ class Archive(Mapping[str, np.ndarray]):
             raise DataError("E401", f"{self.path} lacks the array '{name}'; it holds {held}.")
         if name not in self._read:
             with _opened(self.path) as z:
-                self._read[name] = _plain_array(z, name, self.path)
+                self._read[name] = z[name]
         return self._read[name]
 
     def __contains__(self, name: object) -> bool:
@@ -79,16 +80,12 @@ class Archive(Mapping[str, np.ndarray]):
 
         stem = name.rpartition("_")[0]
         buffer, offsets = self[name], self[f"{stem}_off"]
-        try:
+        with damage_as_error(f"{self.path}: '{name}'", "pictures", "copy it again"):
             strips = [
                 Image.open(io.BytesIO(buffer[a:b].tobytes())).convert("RGB")
                 for a, b in pairwise(offsets.tolist())
             ]
             return np.concatenate([np.asarray(strip).reshape(-1, size, size, 3) for strip in strips])
-        except (OSError, ValueError, SyntaxError) as error:
-            raise DataError(
-                "E401", f"{self.path}: pictures in '{name}' cannot be read: {error}. Copy it again."
-            ) from error
 
 
 def most_unpacked(path: Path) -> int:
@@ -99,24 +96,9 @@ def most_unpacked(path: Path) -> int:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """NumPy's view of an archive. Raises DataError as `Archive` does."""
-    try:
-        with np.load(path, allow_pickle=False) as z:
-            yield z
-    except FileNotFoundError:
-        raise DataError("E402", f"there is no {path}.") from None
-    except (DataError, PermissionError):
-        raise
-    except MemoryError as error:
-        reason = f"{path} announces more than memory holds"
-        raise DataError(
-            "E401", f"{reason}: {error}. Save large arrays as .npy files in a folder, or copy it again."
-        ) from error
-    except Exception as error:  # NumPy and zipfile raise many kinds of error for damaged or encrypted files
-        reason = str(error).rstrip(".")
-        if "allow_pickle" in reason:
-            reason = "it begins like none, so it is perhaps another kind of file"
-        text = f"{path} is not a whole NumPy archive: {reason}"
-        raise DataError("E401", f"{text}. Copy it, or save it, again.") from error
+    remedy = "copy or save it again: words with dtype=str, large arrays as .npy files in a folder"
+    with damage_as_error(path, "a NumPy archive", remedy), np.load(path, allow_pickle=False) as z:
+        yield z
 
 
 def _announced_shapes(z: Any, path: Path) -> dict[str, tuple[int, ...]]:
@@ -140,20 +122,6 @@ def _announced_shapes(z: Any, path: Path) -> dict[str, tuple[int, ...]]:
         fault = f"its {path.stat().st_size:,} bytes unpack to {total:,}"
         raise DataError("E401", f"{path}: {fault}; save large arrays as .npy files in a folder.")
     return shapes
-
-
-def _plain_array(z: Any, name: str, path: Path) -> np.ndarray:
-    """An array of the archive."""
-    try:
-        return z[name]
-    except ValueError as error:
-        if "allow_pickle" not in str(error):
-            raise
-        raise DataError(
-            "E401",
-            f"{path}: the array '{name}' holds Python objects, which are never unpickled; save it as numbers,"
-            f" or words as numpy.asarray({name}, dtype=str).",
-        ) from None
 
 
 class NamedArchive(Archive):

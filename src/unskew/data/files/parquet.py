@@ -34,6 +34,7 @@ import numpy as np
 from unskew.data.files import cells
 from unskew.data.files.sheets import ColumnSubset
 from unskew.data.files.tree import PARQUET_ENDING, PART_NAMES
+from unskew.data.samples.conversion import damage_as_error
 from unskew.data.storage.sample_rows import MEMORY_SHARE
 from unskew.errors import DataError, excerpt
 from unskew.system.machine import usable_memory
@@ -48,36 +49,31 @@ VALUE_TYPES = re.compile(r"date|time|timestamp|decimal|null|duration|month")
 
 @dataclass(frozen=True)
 class Column:
-    """kind: number, text, list, packed, value or other, see above. form: name of the Arrow type."""
+    """name: as in the files. form: name of the Arrow type; of an extension type, its storage type."""
 
     name: str
-    kind: str
     form: str
 
+    @cached_property
+    def numbers(self) -> str:
+        """The type of what lists of lists hold; of other columns, their own."""
+        form = self.form
+        while match := LIST_TYPE.fullmatch(form):
+            form = (match["inner"] or match["fixed"]).removesuffix(" not null")
+        return form
 
-def column_of(field: Any) -> Column:
-    """The column of a field of a schema. An extension type counts as its storage type."""
-    form = str(getattr(field.type, "storage_type", field.type))
-    return Column(field.name, _kind_of(form), form)
-
-
-def _kind_of(form: str) -> str:
-    if form in NUMBER_TYPES:
-        return "number"
-    if form in TEXT_TYPES or form.startswith("dictionary<values=string,"):
-        return "text"
-    if FILE_TYPE.fullmatch(form):
-        return "packed"
-    if (inner := _innermost(form)) != form:
-        return "list" if inner in NUMBER_TYPES else "other"
-    return "value" if VALUE_TYPES.match(form) else "other"
-
-
-def _innermost(form: str) -> str:
-    """The type of what lists of lists hold."""
-    while match := LIST_TYPE.fullmatch(form):
-        form = (match["inner"] or match["fixed"]).removesuffix(" not null")
-    return form
+    @cached_property
+    def kind(self) -> str:
+        """number, text, list, packed, value or other, see above."""
+        if self.form in NUMBER_TYPES:
+            return "number"
+        if self.form in TEXT_TYPES or self.form.startswith("dictionary<values=string,"):
+            return "text"
+        if FILE_TYPE.fullmatch(self.form):
+            return "packed"
+        if self.numbers != self.form:
+            return "list" if self.numbers in NUMBER_TYPES else "other"
+        return "value" if VALUE_TYPES.match(self.form) else "other"
 
 
 def values_of(array: Any) -> np.ndarray:
@@ -107,11 +103,9 @@ def lists_of(array: Any) -> np.ndarray | None:
         if array.null_count:
             return None
         inner = array.flatten()
-        lengths = (
-            array.value_lengths().to_numpy(zero_copy_only=False) if hasattr(array, "value_lengths") else None
-        )
         size = len(inner) // len(array) if len(array) else 0
-        if len(inner) != size * len(array) or (lengths is not None and (lengths != size).any()):
+        lengths = array.value_lengths().to_numpy(zero_copy_only=False)
+        if len(inner) != size * len(array) or (lengths != size).any():
             return None
         shape.append(size)
         array = inner
@@ -131,6 +125,7 @@ def _objects(items: list[Any]) -> np.ndarray:
     return values
 
 
+REMEDY = "copy it again"
 READ_BUFFER = 1 << 20
 """Number of bytes of a column that are read at once; otherwise pyarrow holds the whole column of a row
 group."""
@@ -153,21 +148,19 @@ class Shard:
         """The rows in order, in Arrow batches of at most `at_once` rows; `column(name)` returns a column of
         one. Raises DataError (E401) for a file that is damaged or has other rows than when it was opened."""
         rows = 0
-        try:
-            with _pyarrow(self.path).ParquetFile(
+        with (
+            damage_as_error(self.path, "Parquet", REMEDY),
+            _pyarrow(self.path).ParquetFile(
                 self.path,
                 read_dictionary=[name for name in names if self.columns[name].kind == "text"],
                 buffer_size=READ_BUFFER,
                 pre_buffer=False,
                 page_checksum_verification=True,
-            ) as file:
-                for batch in file.iter_batches(at_once, columns=list(names), use_threads=False):
-                    rows += batch.num_rows
-                    yield batch
-        except DataError:
-            raise
-        except Exception as error:  # pyarrow raises many kinds of error for damaged files
-            raise _file_error(self.path, error) from error
+            ) as file,
+        ):
+            for batch in file.iter_batches(at_once, columns=list(names), use_threads=False):
+                rows += batch.num_rows
+                yield batch
         if rows != self.rows:
             text = f"holds {rows:,} rows, and {self.rows:,} when it was opened"
             raise DataError("E401", f"{self.path} {text}; write it again.")
@@ -176,14 +169,8 @@ class Shard:
 def _read_shard(path: Path) -> Shard:
     """The shard that the footer of a Parquet file describes. Raises DataError (E401): without pyarrow, and
     for a file without a whole footer."""
-    parquet = _pyarrow(path)
-    try:
-        with parquet.ParquetFile(path, pre_buffer=False) as file:
-            return Shard(path, file.metadata.num_rows, *_schema_facts(path, file.schema_arrow))
-    except DataError:
-        raise
-    except Exception as error:  # as above
-        raise _file_error(path, error) from error
+    with damage_as_error(path, "Parquet", REMEDY), _pyarrow(path).ParquetFile(path, pre_buffer=False) as file:
+        return Shard(path, file.metadata.num_rows, *_schema_facts(path, file.schema_arrow))
 
 
 def _schema_facts(path: Path, schema: Any) -> tuple[dict[str, Column], dict[str, tuple[str, ...]]]:
@@ -192,7 +179,7 @@ def _schema_facts(path: Path, schema: Any) -> tuple[dict[str, Column], dict[str,
     names = [cells.word(one.name) for one in schema]
     if twice := sorted(name for name, times in Counter(names).items() if times > 1):
         raise DataError("E401", f"{path} has two columns called {excerpt(twice[0])}.")
-    columns = {one.name: column_of(one) for one in schema}
+    columns = {f.name: Column(f.name, str(getattr(f.type, "storage_type", f.type))) for f in schema}
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"].items()
         lists = {
@@ -213,11 +200,6 @@ def _pyarrow(path: Path) -> Any:
     except ImportError:
         text = f"reading {path} needs pyarrow; pip install 'unskew[tables]', or save the table as CSV"
         raise DataError("E401", f"{text}.") from None
-
-
-def _file_error(path: Path, error: Exception) -> DataError:
-    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return DataError("E401", f"{path} cannot be read by pyarrow: {excerpt(reason, 200)[1:-1]}.")
 
 
 T = TypeVar("T")
@@ -287,12 +269,9 @@ class ShardTable:
 
         Raises DataError (E401) for bytes that do not fit the column's type, such as words that are not UTF-8.
         """
-        try:
+        name = f"the {len(array):,} rows from {self.where(begin)} on"
+        with damage_as_error(name, str(array.type), REMEDY):
             return convert(array)
-        except Exception as error:  # pyarrow and NumPy raise many kinds of error for damaged values
-            reason = excerpt(" ".join(str(error).split()).rstrip("."), 200)[1:-1]
-            text = f"the {len(array):,} rows from {self.where(begin)} on cannot be read as {array.type}"
-            raise DataError("E401", f"{text}: {reason}.") from error
 
     def whole_column(self, column: str) -> np.ndarray:
         """All values of a column, [N]. Raises DataError (E142) for words that take too much memory."""
@@ -431,7 +410,7 @@ def _join_shards(
                 raise DataError(
                     "E403", f"{shard.path} has no column {excerpt(name, 40)}, which {first.path} has."
                 )
-            lists = column.kind == "list" and _innermost(match.form) != _innermost(column.form)
+            lists = column.kind == "list" and match.numbers != column.numbers
             if match.kind != column.kind or lists:
                 one, other = (excerpt(c.form, 40)[1:-1] for c in (column, match))
                 text = f"column {excerpt(name, 40)} is {one} in {first.path} and {other} in {shard.path}"

@@ -137,20 +137,18 @@ def _check_one_hot(sheet: Sheet, label: str) -> None:
     As features, the others would give it away."""
     names = list(sheet.columns)
     place = names.index(label)
-    if _bits(sheet.columns[label]) is None:
-        return
-    near = range(max(0, place - NEIGHBOURS), min(len(names), place + NEIGHBOURS + 1))
-    bits = [_bits(sheet.columns[names[i]]) for i in near]
-    for begin in range(place - near[0], -1, -1):
-        ones, total = bits[begin], 0
-        if ones is None:
-            return
-        for end in range(begin, len(bits)):
-            if (ones := bits[end]) is None:
+    near = names[max(0, place - NEIGHBOURS) : place + NEIGHBOURS + 1]
+    bits = (
+        {name: _bits(sheet.columns[name]) for name in near} if _bits(sheet.columns[label]) is not None else {}
+    )
+    for begin in range(near.index(label) + 1 if bits else 0):
+        total: Any = 0
+        for end, name in enumerate(near[begin:], begin + 1):
+            if (ones := bits[name]) is None:
                 break
             total = total + ones
-            if end > begin and end >= place - near[0] and (total == 1).all():
-                group = abbreviate([names[i] for i in near[begin : end + 1]], 4)
+            if label in near[begin:end] and end > begin + 1 and (total == 1).all():
+                group = abbreviate(near[begin:end], 4)
                 fault = f"every row has a single 1 in the columns {group}, so they hold one label together"
                 remedy = "put the name of the class into one column, and remove them"
                 raise DataError("E404", f"{sheet.name}: {fault}; {remedy}.")

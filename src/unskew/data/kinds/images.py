@@ -19,7 +19,7 @@ from typing import IO, Annotated, Any, Literal, TypeAlias, TypeVar
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from unskew.data.samples.conversion import array_of
+from unskew.data.samples.conversion import array_of, damage_as_error
 from unskew.data.samples.dataset import check_numbers
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.errors import DataError, excerpt
@@ -78,27 +78,22 @@ def decode_image(file: Path | IO[bytes], name: str, settings: ImageSettings) -> 
     from PIL import Image
 
     size, fit, bits = settings.size, settings.fit, settings.bits
-    try:
-        with Image.open(file) as image:
-            check_depth(image, name)
-            frames = getattr(image, "n_frames", 1)
-            if image.mode.startswith("I") or image.mode == "F":
-                values, depth = _deep_grey(image, name, bits)
-                grey = fit_square(Image.fromarray(values), size, fit, Image.Resampling.BICUBIC)
-                pixels = np.asarray(grey, dtype=np.float32)
-                pixels = pixels if depth == "float" else pixels.clip(0, 1)
-                return np.repeat(pixels[None], 3, axis=0), ImageInfo(image.size, depth, frames)
-            shape = image.size
-            # a palette with transparency: Pillow warns unless alpha is requested
-            plain = image.convert("RGBA") if isinstance(image.info.get("transparency"), bytes) else image
-            colours = np.asarray(fit_square(plain.convert("RGB"), size, fit, None)).transpose(2, 0, 1)
-            return np.ascontiguousarray(colours.astype(np.float32) / np.float32(255)), ImageInfo(
-                shape, "8 bit", frames
-            )
-    except DataError:
-        raise
-    except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
-        raise image_error(name, error) from error
+    with damage_as_error(name, "an image", "save it again, as PNG"), Image.open(file) as image:
+        check_depth(image, name)
+        frames = getattr(image, "n_frames", 1)
+        if image.mode.startswith("I") or image.mode == "F":
+            values, depth = _deep_grey(image, name, bits)
+            grey = fit_square(Image.fromarray(values), size, fit, Image.Resampling.BICUBIC)
+            pixels = np.asarray(grey, dtype=np.float32)
+            pixels = pixels if depth == "float" else pixels.clip(0, 1)
+            return np.repeat(pixels[None], 3, axis=0), ImageInfo(image.size, depth, frames)
+        shape = image.size
+        # a palette with transparency: Pillow warns unless alpha is requested
+        plain = image.convert("RGBA") if isinstance(image.info.get("transparency"), bytes) else image
+        colours = np.asarray(fit_square(plain.convert("RGB"), size, fit, None)).transpose(2, 0, 1)
+        return np.ascontiguousarray(colours.astype(np.float32) / np.float32(255)), ImageInfo(
+            shape, "8 bit", frames
+        )
 
 
 def channels_first(x: Any) -> np.ndarray:
@@ -172,14 +167,6 @@ def depth_warnings(forms: Sequence[ImageInfo], sites: np.ndarray | None, bits: i
         text = f"{subject}images of several kinds, {kinds}, each scaled by its own, so some may be darker"
         notes.append(("warning", f"{text}; bring all to one kind (bits=12 where files of 16 bits use 12)"))
     return notes[:SITES_WARNED]
-
-
-def image_error(file: Path | str, error: Exception) -> DataError:
-    """The error (E401) for an image file that Pillow cannot read."""
-    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    if reason.startswith("cannot identify"):  # the rest of the message repeats the file
-        reason = "it is none of a kind that is known, or cut off"
-    return DataError("E401", f"{file} cannot be read as an image: {reason}; save it again, as PNG.")
 
 
 def _deep_grey(image: Any, name: str, bits: int) -> tuple[np.ndarray, str]:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unskew.data.samples.conversion import damage_as_error
 from unskew.data.samples.dataset import check_numbers
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.errors import DataError
@@ -213,7 +214,7 @@ def _read_wav(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, int]:
     """(the numbers in a .wav file, whole ones in [-1, 1]; samples per second)."""
     from scipy.io import wavfile
 
-    try:
+    with damage_as_error(name, "a .wav file", "save it again, as PCM of 16 bits"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wavfile.WavFileWarning)  # about chunks without sound
             # a truncated file would otherwise count as whole
@@ -221,10 +222,6 @@ def _read_wav(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, int]:
             rate, wave = wavfile.read(file)
         if not LOWEST_HZ <= rate <= HIGHEST_HZ:
             raise ValueError(f"{rate:,} samples per second")
-    except Exception as error:  # SciPy's reader raises many kinds of error for damaged files
-        reason = str(error).partition(". ")[0].rstrip(".")
-        remedy = "save it again, as PCM of 16 bits"
-        raise DataError("E401", f"{name} cannot be read as a .wav file: {reason}; {remedy}.") from error
     if np.issubdtype(wave.dtype, np.integer):
         info = np.iinfo(wave.dtype)
         middle = 128 if info.min == 0 else 0  # bytes have no sign
@@ -239,7 +236,5 @@ def _read_compressed(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, in
     except ImportError:
         remedy = "convert it (ffmpeg -i FILE FILE.wav), or pip install soundfile"
         raise DataError("E401", f"{name} is compressed; {remedy}.") from None
-    try:
+    with damage_as_error(name, "a sound", "save it again"):
         return soundfile.read(file, dtype="float32", always_2d=True)
-    except Exception as error:  # soundfile raises errors of its own
-        raise DataError("E401", f"{name} cannot be read as a sound: {str(error).rstrip('.')}.") from error

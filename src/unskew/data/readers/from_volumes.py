@@ -55,6 +55,7 @@ from unskew.data.kinds.images import area_weights, read_each
 from unskew.data.kinds.masks import MaskOrigin, as_masks
 from unskew.data.readers.from_folder import files_by_class
 from unskew.data.readers.raw_samples import RawSamples
+from unskew.data.samples.conversion import damage_as_error
 from unskew.data.samples.dataset import Dataset, check_numbers, largest_remainder
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.errors import DataError
@@ -306,7 +307,7 @@ def read_nifti(path: Path) -> Volume:
         library: Any = importlib.import_module("nibabel")
     except ImportError:
         raise DataError("E403", f"reading {path} needs nibabel; pip install 'unskew[medical]'.") from None
-    try:
+    with damage_as_error(path, "NIfTI", "copy it again"):
         image = library.load(path)
         shape, dtype = image.shape, image.get_data_dtype()
         if len(shape) < 3 or any(n != 1 for n in shape[3:]):
@@ -324,11 +325,6 @@ def read_nifti(path: Path) -> Volume:
         check_numbers(values, str(path))
         affine = np.asarray(turned.affine, dtype=np.float64)
         x, y, z = map(float, library.affines.voxel_sizes(affine))
-    except DataError:
-        raise
-    except Exception as error:  # nibabel raises many kinds of error for damaged headers
-        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        raise DataError("E401", f"{path} cannot be read as NIfTI: {reason}. Copy it again.") from error
     return Volume(path, values, affine, (x, y, z), stored)
 
 

@@ -12,6 +12,8 @@ Letters: N samples.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -158,21 +160,36 @@ def unit_interval(x: np.ndarray) -> np.ndarray:
     return np.divide(x, np.float32(255), dtype=np.float32, order="C")
 
 
+@contextmanager
+def damage_as_error(name: object, kind: str, remedy: str) -> Iterator[None]:
+    """Turn all that a library raises for a damaged file into a DataError (E401); a missing file is E402.
+
+    name: of the file, for the message. kind: what it should be.
+    """
+    try:
+        yield
+    except (DataError, PermissionError):
+        raise
+    except FileNotFoundError:
+        raise DataError("E402", f"there is no {name}.") from None
+    except Exception as error:  # Pillow, SciPy, pyarrow, nibabel and NumPy raise many kinds
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        if reason.startswith("cannot identify"):  # the rest of Pillow's message repeats the file
+            reason = "it is none of a kind that is known, or cut off"
+        text = f"{name} cannot be read as {kind}: {excerpt(reason, 200)[1:-1]}"
+        raise DataError("E401", f"{text}; {remedy}.") from error
+
+
 def map_npy(path: Path) -> np.ndarray:
     """A .npy file, memory-mapped read-only: pages are read when they are used.
 
     Raises DataError: E402 if there is none, E401 if it is not whole.
     """
-    try:
+    with damage_as_error(path, "a whole .npy file", "copy it again"):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(array, np.ndarray):
             raise ValueError("it holds several arrays")
         return array
-    except FileNotFoundError:
-        raise DataError("E402", f"there is no {path}.") from None
-    except Exception as error:  # NumPy raises many kinds of error for damaged headers
-        text = f"{path} is not a whole .npy file: {str(error).rstrip('.')}"
-        raise DataError("E401", f"{text}. Copy it again.") from error
 
 
 AxisOrder = Literal["auto", "channels first", "channels last", "time first"]
