@@ -11,8 +11,8 @@ import pytest
 
 from tests.data.test_downloads import a_cifar10, tar
 from unskew.data.downloads import get
-from unskew.data.downloads.get import download, file_of
-from unskew.data.downloads.original_files import recipes
+from unskew.data.downloads.get import download
+from unskew.data.downloads.recipes import RECIPES, file_of
 from unskew.errors import DataError
 
 
@@ -57,24 +57,24 @@ def server():
 def recipe_of(server, *names, kind="sha256", **more):
     """The recipe of CIFAR-10 with these files of the server, of published digests."""
     prefix = "md5:" if kind == "md5" else ""
-    digests = {name: prefix + hashlib.new(kind, server.files[name]).hexdigest() for name in names}
-    addresses = tuple(map(server.address, names))
-    return replace(recipes()["cifar10"], files=digests, addresses=addresses, **more)
+    digests = {
+        server.address(name): prefix + hashlib.new(kind, server.files[name]).hexdigest() for name in names
+    }
+    return replace(RECIPES["cifar10"], originals=digests, **more)
 
 
-def test_a_set_is_made_from_its_address_alone(server, tmp_path, monkeypatch):
+def test_a_set_is_made_from_its_address_alone(server, tmp_path):
     server.files["c.tar.gz"] = tar(tmp_path / "a.tar.gz", a_cifar10()).read_bytes()
     recipe = recipe_of(server, "c.tar.gz")
-    monkeypatch.setattr(get, "recipe_of", lambda name: recipe)
     seen = []
-    got = get.get("cifar10", None, tmp_path / "out", report=lambda *progress: seen.append(progress))
+    got = get.get("cifar10", None, tmp_path / "out", lambda *progress: seen.append(progress), recipe)
     size = len(server.files["c.tar.gz"])
     assert seen[-1] == ("c.tar.gz", size, size)
-    by_hand = get.get("cifar10", tmp_path / "a.tar.gz", tmp_path / "by-hand")
+    by_hand = get.get("cifar10", tmp_path / "a.tar.gz", tmp_path / "by-hand", recipe=recipe)
     assert got.files[0].read_bytes() == by_hand.files[0].read_bytes()
     assert "equals the published one" in got.files[1].read_text()
     got.files[0].unlink()
-    get.get("cifar10", None, tmp_path / "out")
+    get.get("cifar10", None, tmp_path / "out", recipe=recipe)
     assert len(server.asked) == 1, "what is there is not downloaded again"
 
 
@@ -127,9 +127,9 @@ def test_an_address_that_does_not_answer_names_the_other_way(server, tmp_path):
 
 
 def test_every_address_has_a_digest_of_its_file():
-    for name, recipe in recipes().items():
-        for address in recipe.addresses:
-            kind, _, digits = recipe.files[file_of(address)].rpartition(":")
+    for name, recipe in RECIPES.items():
+        for published in recipe.originals.values():
+            kind, _, digits = published.rpartition(":")
             assert (kind, len(digits), set(digits) <= set("0123456789abcdef")) in (
                 ("", 64, True),
                 ("md5", 32, True),

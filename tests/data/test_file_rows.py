@@ -46,7 +46,7 @@ def sounds(root, n=6):
 @pytest.fixture
 def little(monkeypatch):
     """Memory into which nothing fits, from when it is called."""
-    return lambda: monkeypatch.setattr("unskew.data.storage.scratch.usable_memory", lambda: 1000)
+    return lambda: monkeypatch.setattr("unskew.data.storage.sample_rows.usable_memory", lambda: 1000)
 
 
 @pytest.mark.parametrize(

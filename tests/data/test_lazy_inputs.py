@@ -59,7 +59,7 @@ def little(monkeypatch):
     """What leaves this process with little memory; files are large then."""
 
     def make(memory: int = 1000) -> None:
-        monkeypatch.setattr("unskew.data.storage.scratch.usable_memory", lambda: memory)
+        monkeypatch.setattr("unskew.data.storage.sample_rows.usable_memory", lambda: memory)
         for module in ("samples.conversion", "samples.packing"):
             monkeypatch.setattr(f"unskew.data.{module}.LARGE", 100)
 

@@ -32,7 +32,7 @@ def little(monkeypatch):
     """Memory into which few samples fit, from when it is called, and small batches."""
 
     def call(fits=1000):
-        monkeypatch.setattr("unskew.data.storage.scratch.usable_memory", lambda: fits)
+        monkeypatch.setattr("unskew.data.storage.sample_rows.usable_memory", lambda: fits)
         monkeypatch.setattr("unskew.data.files.parquet.COLUMN_ROWS", 5)
 
     return call

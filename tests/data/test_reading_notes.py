@@ -65,38 +65,12 @@ def blurred(n=6, side=32) -> np.ndarray:
     return np.clip(np.where(edge > 128, edge - noise, edge + noise), 0, 255).astype(np.uint8)
 
 
-def test_masks_that_compression_has_blurred_are_thresholded_and_told():
-    """D2: nearly black and white masks are two classes, not 256."""
-    y = blurred()
-    assert len(np.unique(y)) > 20
-    x = rng().random((6, 1, 32, 32)).astype(np.float32)
-    d = data.arrays(x, y, x, y)
-    assert d.classes == ("background", "foreground")
-    assert np.array_equal(d.y, y >= 128)
-    assert "thresholded at 128" in notes(d, "labels")
-
-
-def test_masks_saved_as_jpeg_are_black_and_white(tmp_path):
-    """D2: the noise of compression around black and white is no class."""
-    i, j = np.mgrid[:96, :128]
-    for k in range(5):
-        inside = np.hypot(i - 48, j - 64 - 5 * k) < 25
-        save((inside * 20_000 + 4_000).astype(np.uint16), tmp_path / "images" / f"{k}.png")
-        (tmp_path / "masks").mkdir(exist_ok=True)
-        Image.fromarray((inside * 255).astype(np.uint8)).save(tmp_path / "masks" / f"{k}.jpg", quality=60)
-    d = data.folder(tmp_path, size=64)
-    assert d.classes == ("background", "foreground")
-    drawn = d.x[:, 0] > 0.2
-    assert (drawn == d.y).mean() > 0.98
-    assert "thresholded at 128" in notes(d)
-
-
 @pytest.mark.parametrize(
     "spoil",
-    [lambda y: rng().integers(0, 256, y.shape), lambda y: np.where(y > 127, 128, y), lambda y: y // 4],
+    [lambda y: rng().integers(0, 256, y.shape), lambda y: y, lambda y: y // 4],
 )
 def test_more_than_twenty_classes_of_masks_need_names(spoil):
-    """D2: greys that are no blurred black and white are refused unless their classes are named."""
+    """D2: greys, such as those at the edges of a JPEG, are refused unless their classes are named."""
     y, x = spoil(blurred()).astype(np.uint8), rng().random((6, 1, 32, 32)).astype(np.float32)
     with pytest.raises(DataError, match=r"E404 .*above 20 give classes"):
         data.arrays(x, y)

@@ -6,13 +6,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.data.test_downloads import TEN, a_har, folder, leaf
-from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples, recipes
+from tests.data.test_downloads import TEN, a_har, folder
+from unskew.data.downloads.recipes import RECIPES, OriginalSamples
 from unskew.errors import DataError
 
 
 def made(name, path) -> OriginalSamples:
-    return recipes()[name].read(OriginalFiles(path, name))
+    return RECIPES[name].read(path, name)
 
 
 def medical(path, y, y_test, x=TEN, **more):
@@ -38,19 +38,6 @@ def test_medical_images_have_one_label_each(tmp_path):
     for wrong in (y[:4], np.repeat(y, 2, 1), y / 2):
         with pytest.raises(DataError, match=r"E401 .*expected one whole number for each image"):
             made("pathmnist", medical(tmp_path / "pathmnist.npz", wrong, y[:2]))
-
-
-def test_leafs_parts_are_folders_not_parts_of_names(tmp_path):
-    """A file of the training part may be called `latest`. Pixels stay as LEAF has them."""
-    one, other = {"w1": ([[0.0] * 784, [0.25] * 784], [3, 61])}, {"w2": ([[1.0] * 784], [10])}
-    origin = folder(tmp_path / "data", {"train/latest.json": leaf(one), "test/trained.json": leaf(other)})
-    samples = made("femnist", origin)
-    assert samples.y_test is not None
-    assert (samples.y.tolist(), samples.y_test.tolist()) == ([3, 61], [10])
-    assert samples.x[:, 0, 0, 0].tolist() == [0, 64]
-    unequal = folder(tmp_path / "other", {"a.json": leaf({"w": ([[0.0] * 784], [1, 2])})})
-    with pytest.raises(DataError, match=r"E401 .*w has 1 samples and 2 labels"):
-        made("femnist", unequal)
 
 
 def test_the_signals_of_a_phone_keep_their_order(tmp_path):

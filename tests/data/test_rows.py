@@ -13,8 +13,7 @@ import pytest
 import unskew
 from unskew import data
 from unskew.data.readers import from_npz
-from unskew.data.storage.npy_rows import mapped_rows
-from unskew.data.storage.sample_rows import is_streamed, moments
+from unskew.data.storage.sample_rows import is_streamed, mapped_rows, moments
 from unskew.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -119,7 +118,7 @@ def test_a_file_that_takes_a_quarter_of_the_memory_is_read_row_by_row(tmp_path, 
     monkeypatch.undo()
     assert not is_streamed(data.arrays(tmp_path / "x.npy", Y).x)
     monkeypatch.setattr(
-        "unskew.data.storage.scratch.usable_memory", lambda: 15 * X.nbytes
+        "unskew.data.storage.sample_rows.usable_memory", lambda: 15 * X.nbytes
     )  # as float32 it takes four times as much
     assert is_streamed(data.arrays(tmp_path / "x.npy", Y).x)
 

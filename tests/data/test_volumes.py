@@ -18,8 +18,15 @@ from unskew.data import prediction_inputs
 from unskew.data.files import archives
 from unskew.data.python_objects import take
 from unskew.data.readers import from_volumes
-from unskew.data.readers.from_volumes import Volume, check_fits, cut_mask, cut_slices, read_nifti, volumes
-from unskew.data.readers.scans import hold_out_patients
+from unskew.data.readers.from_volumes import (
+    Volume,
+    check_fits,
+    cut_mask,
+    cut_slices,
+    hold_out_patients,
+    read_nifti,
+    volumes,
+)
 from unskew.data.samples.dataset import validation_of
 from unskew.errors import DataError
 

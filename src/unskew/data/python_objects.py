@@ -16,7 +16,7 @@ from unskew.data.files.tree import PART_NAMES
 from unskew.data.kinds.column_roles import column_named
 from unskew.data.kinds.groups import GROUP_COLUMN, INDEPENDENT
 from unskew.data.readers.from_items import from_items
-from unskew.data.readers.from_tables import add_labels, frame_columns, is_frame, read_frames, read_table
+from unskew.data.readers.from_tables import add_labels, frame_columns, read_frames, read_table
 from unskew.data.readers.raw_samples import (
     RawSamples,
     check_columns,
@@ -24,13 +24,12 @@ from unskew.data.readers.raw_samples import (
     raw_samples_of,
     share_numbering,
 )
-from unskew.data.registry import divided_by, place_of, read
+from unskew.data.registry import divided_by, read, with_arguments
 from unskew.data.samples.conversion import AxisOrder
 from unskew.data.samples.dataset import Dataset, Target
 from unskew.data.samples.packing import are_inputs
-from unskew.data.samples.reading_notes import Note, abbreviate
+from unskew.data.samples.reading_notes import Note
 from unskew.errors import DataError, excerpt
-from unskew.formats import calls
 from unskew.system.python_files import GIVEN_OBJECT
 
 
@@ -58,51 +57,9 @@ def take(
     independent.
     Raises DataError (E4xx) for data that cannot be trained on, UsageError (E125) for a name.
     """
-    named = isinstance(group, str)
-    if layout != "auto" and (isinstance(data, Federation | Dataset) or is_frame(data)):
-        raise DataError("E403", f"layout='{layout}' orders the axes of arrays, and these have been read.")
-    if isinstance(data, Federation | Dataset):
-        if not named or group not in ("", INDEPENDENT):
-            remedy = "name groups to what reads them: unskew.data.arrays(..., group=...)"
-            raise DataError("E403", f"{data.name}: these samples are divided already; {remedy}.")
-        return _check_named_columns(data, label or target, site)
-    if isinstance(data, str | os.PathLike):
-        return read(os.fspath(data), **_named_roles(label, site, target, layout, group))
-    if is_frame(data):
-        columns = frame_columns(data)
-        if not named:
-            columns, group = add_labels(data, group, "table", GROUP_COLUMN), GROUP_COLUMN
-        return read_table(columns, "table", label, site, target=target, group=group)
-    if label and target:
-        raise DataError(
-            "E403", f"label='{label}' and target='{target}' exclude each other; give one of them."
-        )
-    spec = SampleSpec(label, target, layout, group if named else INDEPENDENT)
-    clients = data[0] if isinstance(data, tuple) and len(data) == 2 and _are_clients(data[0]) else data
-    if clients is not data or _names_clients(data) or isinstance(data, list):
-        if not named:
-            raise DataError(
-                "E403", "group is an array, and each client has samples of its own; name a column."
-            )
-        if not clients:
-            raise DataError("E403", "an empty list was given as data; give (x, y), or a set for each client.")
-        sets = clients if isinstance(clients, Mapping) else {f"client-{i}": c for i, c in enumerate(clients)}
-        entries = [(str(name), one) for name, one in sets.items()]
-        raws = _read_sets([*entries, *([("the test set", data[1])] if clients is not data else [])], spec)
-        test = raws.pop() if clients is not data else None
-        dataset = from_clients({name: raw for (name, _), raw in zip(entries, raws)}, test)
-    else:
-        raw = _read_sets([("", data)], spec)[0]
-        dataset = (raw if named else raw.with_groups(group)).dataset("arrays")
-    return _check_named_columns(dataset, "", site)
-
-
-def _named_roles(label: str, site: str, target: str, layout: str, group: Any) -> dict[str, str]:
-    """The arguments of a reader."""
-    if not isinstance(group, str):
-        raise DataError("E403", "group is an array, and these data are a path; name a column, or a pattern.")
-    entries = (("label", label), ("site", site), ("target", target), ("layout", layout), ("group", group))
-    return {k: v for k, v in entries if v not in ("", "auto")}
+    if not isinstance(data, str | os.PathLike):
+        return _take_object(data, SampleSpec(label, target, layout, group), site)
+    return read(os.fspath(data), **_named_roles(label, site, target, layout, group))
 
 
 class SampleSpec(NamedTuple):
@@ -112,7 +69,53 @@ class SampleSpec(NamedTuple):
     label: str
     target: str
     layout: AxisOrder
-    group: str
+    group: Any
+
+
+def _take_object(data: Any, spec: SampleSpec, site: str) -> Dataset | Federation:
+    """The set or federation in an object that is no text."""
+    label, target, layout, group = spec
+    named = isinstance(group, str)
+    if layout != "auto" and (isinstance(data, Federation | Dataset) or is_frame(data)):
+        raise DataError("E403", f"layout='{layout}' orders the axes of arrays, and these have been read.")
+    if isinstance(data, Federation | Dataset):
+        if not named or group not in ("", INDEPENDENT):
+            remedy = "name groups to what reads them: unskew.data.arrays(..., group=...)"
+            raise DataError("E403", f"{data.name}: these samples are divided already; {remedy}.")
+        if label or target:
+            fault = f"label='{label or target}' names a column"
+            raise DataError("E403", f"{fault}, and these data come with their labels.")
+        return _with_sites(data, site)
+    if is_frame(data):
+        columns = frame_columns(data)
+        if not named:
+            columns, group = add_labels(data, group, "table", GROUP_COLUMN), GROUP_COLUMN
+        return read_table(columns, "table", label, site, target=target, group=group)
+    if label and target:
+        text = f"label='{label}' and target='{target}' exclude each other; give one of them"
+        raise DataError("E403", f"{text}.")
+    spec = spec if named else spec._replace(group=INDEPENDENT)
+    clients = data[0] if isinstance(data, tuple) and len(data) == 2 and _are_clients(data[0]) else data
+    if clients is data and not _names_clients(data) and not isinstance(data, list):
+        dataset = _read_sets([("", data)], spec)[0].dataset("arrays", None if named else group)
+        return _with_sites(dataset, site)
+    if not named:
+        raise DataError("E403", "group is an array, and each client has samples of its own; name a column.")
+    if not clients:
+        raise DataError("E403", "an empty list was given as data; give (x, y), or a set for each client.")
+    sets = clients if isinstance(clients, Mapping) else {f"client-{i}": c for i, c in enumerate(clients)}
+    tested = [("the test set", data[1])] if clients is not data else []
+    raws = _read_sets([*((str(name), one) for name, one in sets.items()), *tested], spec)
+    test = raws.pop() if tested else None
+    return _with_sites(from_clients(dict(zip(map(str, sets), raws)), test), site)
+
+
+def _named_roles(label: str, site: str, target: str, layout: str, group: Any) -> dict[str, str]:
+    """The arguments of a reader."""
+    if not isinstance(group, str):
+        raise DataError("E403", "group is an array, and these data are a path; name a column, or a pattern.")
+    entries = (("label", label), ("site", site), ("target", target), ("layout", layout), ("group", group))
+    return {k: v for k, v in entries if v not in ("", "auto")}
 
 
 def _read_sets(entries: Sequence[tuple[str, Any]], spec: SampleSpec) -> list[RawSamples]:
@@ -132,10 +135,8 @@ def _read_sets(entries: Sequence[tuple[str, Any]], spec: SampleSpec) -> list[Raw
     return raws
 
 
-def _check_named_columns(data: Dataset | Federation, label: str, site: str) -> Dataset | Federation:
-    """The data. Raises DataError (E403) if the label or site is not one of their columns."""
-    if label:
-        raise DataError("E403", f"label='{label}' names a column, and these data come with their labels.")
+def _with_sites(data: Dataset | Federation, site: str) -> Dataset | Federation:
+    """The data. Raises DataError (E403) if the site is not one of their columns."""
     if site and isinstance(data, Federation):
         raise DataError("E403", f"site='{site}' was given, and a Federation is dealt out already.")
     if site:
@@ -151,15 +152,14 @@ def settings_of(
 
     Raises the errors of `take`.
     """
-    if isinstance(data, str | os.PathLike):
-        settings = _named_roles(label, site, target, "auto", group)
-        place, arguments = place_of(os.fspath(data)) if settings else (os.fspath(data), {})
-        text = calls.call_text(place, arguments | settings)
-        column = divided_by(text)
-        return None, {"data": text, **({"skew": f"column:{column}"} if column else {})}
-    dataset = take(data, label=label, site=site, target=target, group=group)
-    column = site or (dataset.intake.divided if isinstance(dataset, Dataset) and dataset.intake else "")
-    return dataset, {"data": GIVEN_OBJECT, **({"skew": f"column:{column}"} if column else {})}
+    if not isinstance(data, str | os.PathLike):
+        dataset = take(data, label=label, site=site, target=target, group=group)
+        column = site or (dataset.intake.divided if isinstance(dataset, Dataset) and dataset.intake else "")
+        return dataset, {"data": GIVEN_OBJECT, **({"skew": f"column:{column}"} if column else {})}
+    settings = _named_roles(label, site, target, "auto", group)
+    text = with_arguments(os.fspath(data), settings) if settings else os.fspath(data)
+    column = divided_by(text)
+    return None, {"data": text, **({"skew": f"column:{column}"} if column else {})}
 
 
 def _read_set(data: Any, spec: SampleSpec) -> RawSamples:
@@ -213,6 +213,12 @@ def _read_tuple(data: tuple[Any, ...], spec: SampleSpec) -> RawSamples:
     return _read_split({"train": data[0], "test": data[1]}, spec)
 
 
+def is_frame(data: Any) -> bool:
+    """Whether this is a table of columns: pandas' and polars' DataFrames, and pyarrow's Tables."""
+    known = any(hasattr(data, n) for n in ("iloc", "to_dicts", "to_pydict"))
+    return known and hasattr(data, "columns") and not isinstance(data, type)
+
+
 def _are_clients(data: Any) -> bool:
     """Whether this is a list or dictionary of sets, not of samples or arrays."""
     sets = list(data.values()) if _names_clients(data) else data
@@ -238,8 +244,10 @@ def _is_split(data: Mapping[str, Any]) -> bool:
     if not parts or not all(parts):
         return False
     if parts.count("train") != 1 or parts.count("test") > 1:
-        names = abbreviate(list(map(str, data)))
-        raise DataError("E403", f"of the parts {names} one should be called train, and at most one test.")
+        raise DataError(
+            "E403",
+            f"of the parts {', '.join(map(str, data))} one should be called train, and at most one test.",
+        )
     return True
 
 
@@ -253,7 +261,7 @@ def _read_split(data: Mapping[str, Any], spec: SampleSpec) -> RawSamples:
         raise DataError(
             "E403", f"'{own[0]}' brings a test set of its own, and train and test are given apart."
         )
-    validation = abbreviate([name for name, part in parts.items() if part == "val"])
+    validation = ", ".join(name for name, part in parts.items() if part == "val")
     note: tuple[Note, ...] = (("left out", f"{validation}: choose settings with validation=0.1"),)
     train = replace(entries["train"], form=check_columns(list(entries.items())))
     train = replace(train, notes=(*train.notes, *(note if validation else ())))

@@ -124,6 +124,12 @@ def place_of(text: str) -> tuple[str, dict[str, object]]:
     return call.name, call.arguments
 
 
+def with_arguments(text: str, arguments: Mapping[str, object]) -> str:
+    """A text that names data with further arguments. Raises UsageError (E125) as `place_of` does."""
+    place, settings = place_of(text)
+    return calls.call_text(place, settings | dict(arguments))
+
+
 def divided_by(text: str) -> str:
     """The column that divides the data: `bank` for `credit.csv(site=bank)`, "" for none."""
     place, settings = _split_text(text)

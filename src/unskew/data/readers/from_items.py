@@ -16,7 +16,7 @@ import numpy as np
 from unskew.data.kinds.column_roles import column_named, label_column_in
 from unskew.data.kinds.groups import INDEPENDENT, column_question, is_id_name
 from unskew.data.kinds.images import channels_first
-from unskew.data.readers.raw_samples import RawSamples, class_names_of
+from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import array_of, depth_of, sample_array
 from unskew.data.samples.reading_notes import Note
 from unskew.data.storage.sample_rows import SampleSink
@@ -201,7 +201,10 @@ def _item_classes(items: Any, ys: list[Any], key: Any) -> tuple[str, ...] | None
     """The names of the classes, if the set or the one below it has one for every label."""
     features = getattr(items, "features", None)
     is_table = isinstance(features, Mapping)
-    names = getattr(features.get(key), "names", None) if is_table else class_names_of(items)
+    below = items  # a torch.utils.data.Subset has the names of the set below it
+    while getattr(below, "classes", None) is None and hasattr(below, "dataset"):
+        below = below.dataset
+    names = getattr(features.get(key), "names", None) if is_table else getattr(below, "classes", None)
     if not isinstance(names, list | tuple):
         return None
     numbers = all(np.ndim(y) == 0 and np.asarray(y).dtype.kind in "biuf" and np.isfinite(y) for y in ys)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -35,6 +35,7 @@ LayoutSetting: TypeAlias = Annotated[
     AxisOrder, "the order of a sample's axes: 'channels last' for images, 'time first' for series"
 ]
 _SAMPLE_ARRAYS = ("x", "y", "x_test", "y_test")
+_FACTS = [f.name for f in fields(Dataset) if f.name not in (*_SAMPLE_ARRAYS, "columns", "test_columns")]
 
 
 def save_dataset(dataset: Dataset, path: Path) -> None:
@@ -49,24 +50,17 @@ def save_dataset(dataset: Dataset, path: Path) -> None:
             f"{size:,} bytes of samples are too many to be handed to other processes; save them, and give the"
             " path.",
         )
-    facts = {
-        "name": dataset.name,
-        "classes": dataset.classes,
-        "labels": dataset.labels,
-        "mean": dataset.mean,
-        "std": dataset.std,
-        "applied": dataset.applied,
-        "source": dataset.source,
-        "intake": asdict(dataset.intake) if dataset.intake else None,
-        "target": asdict(dataset.target) if dataset.target else None,
-        "layout": dataset.layout.as_json() if dataset.layout else None,
-        "group": dataset.group_column,
-    }
+    facts: dict[str, Any] = {name: getattr(dataset, name) for name in _FACTS}
+    for name in ("intake", "target"):
+        facts[name] = asdict(facts[name]) if facts[name] else None
+    facts["layout"] = dataset.layout.as_json() if dataset.layout else None
     path.parent.mkdir(parents=True, exist_ok=True)
-    arrays = {name: part for name in _SAMPLE_ARRAYS if not isinstance(part := getattr(dataset, name), Rows)}
-    read = {name: part for name in _SAMPLE_ARRAYS if isinstance(part := getattr(dataset, name), Rows)}
-    for name, part in read.items():
-        write_rows(part, _rows_path(path, name))
+    arrays = dict[str, np.ndarray]()
+    for name in _SAMPLE_ARRAYS:
+        if isinstance(part := getattr(dataset, name), Rows):
+            write_rows(part, _rows_path(path, name))
+        else:
+            arrays[name] = part
     arrays |= {f"column {name}": values for name, values in dataset.columns.items()}
     arrays |= {f"test column {name}": values for name, values in dataset.test_columns.items()}
     buffer = io.BytesIO()
@@ -85,30 +79,22 @@ def load_dataset(archive: Archive) -> Dataset:
     def columns(prefix: str) -> dict[str, np.ndarray]:
         return {n.removeprefix(prefix): archive[n] for n in archive if n.startswith(prefix)}
 
-    def constants(values: list[float] | None) -> tuple[float, ...] | None:
-        return None if values is None else tuple(values)
-
-    intake, applied = facts["intake"], facts["applied"]
-    if intake:
-        intake["notes"] = tuple((topic, text) for topic, text in intake["notes"])
+    facts = {name: facts[name] for name in _FACTS}
+    for name in ("classes", "mean", "std"):
+        facts[name] = None if facts[name] is None else tuple(facts[name])
+    facts["labels"] = {name: tuple(words) for name, words in facts["labels"].items()}
+    facts["applied"] = tuple(map(tuple, facts["applied"])) if facts["applied"] else None
+    facts["intake"] = Intake(**facts["intake"]) if facts["intake"] else None
+    facts["target"] = Target(**facts["target"]) if facts["target"] else None
+    facts["layout"] = Layout.from_json(facts["layout"], x.shape[1]) if facts["layout"] else None
     dataset = Dataset(
-        facts["name"],
-        x,
-        y,
-        x_test,
-        y_test,
-        tuple(facts["classes"]),
+        x=x,
+        y=y,
+        x_test=x_test,
+        y_test=y_test,
         columns=columns("column "),
         test_columns=columns("test column "),
-        labels={n: tuple(v) for n, v in facts["labels"].items()},
-        mean=constants(facts["mean"]),
-        std=constants(facts["std"]),
-        source=facts["source"],
-        applied=(tuple(applied[0]), tuple(applied[1])) if applied else None,
-        intake=Intake(**intake) if intake else None,
-        target=Target(**facts["target"]) if facts["target"] else None,
-        layout=Layout.from_json(facts["layout"], x.shape[1]) if facts["layout"] else None,
-        group_column=str(facts["group"]),
+        **facts,
     )
     if dataset.group_column and dataset.group_column not in dataset.columns:
         raise ValueError("groups in no column")

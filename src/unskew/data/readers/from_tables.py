@@ -349,12 +349,6 @@ def check_sites(sheet: Sheet, site: str) -> np.ndarray:
     return sheet.columns[site]
 
 
-def is_frame(data: Any) -> bool:
-    """Whether this is a table of columns: pandas' and polars' DataFrames, and pyarrow's Tables."""
-    known = any(hasattr(data, n) for n in ("iloc", "to_dicts", "to_pydict"))
-    return known and hasattr(data, "columns") and not isinstance(data, type)
-
-
 def frame_columns(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
     """The columns of a table by name, [N] each. name: name of the table, for messages.
 

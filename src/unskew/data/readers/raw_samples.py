@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from unskew.data.kinds.groups import INDEPENDENT
-from unskew.data.readers.from_arrays import arrays, with_groups
+from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.conversion import (
     AxisOrder,
     array_of,
@@ -30,15 +30,6 @@ from unskew.data.storage.sample_rows import concatenate_samples, select_samples
 from unskew.errors import DataError, excerpt
 
 ClassNames = tuple[str, ...]
-
-
-def class_names_of(items: Any) -> Any:
-    """The class names of a set, or of the set below it, as below a torch.utils.data.Subset; None without."""
-    while items is not None:
-        if (names := getattr(items, "classes", None)) is not None:
-            return names
-        items = getattr(items, "dataset", None)
-    return None
 
 
 CLIENT_COLUMN = "client"
@@ -71,8 +62,9 @@ class RawSamples:
     layout: AxisOrder = "auto"
     gaps: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
-    def dataset(self, name: str) -> Dataset:
-        """The set of these samples; raises the errors of `arrays`."""
+    def dataset(self, name: str, group: Any = None) -> Dataset:
+        """The set of these samples; raises the errors of `arrays`. group: the group of each training sample,
+        or of each training and then each test sample, instead of a column."""
         dataset = arrays(
             self.x,
             self.y,
@@ -85,7 +77,7 @@ class RawSamples:
             notes=self.notes,
             target=self.target,
             layout=self.layout,
-            group=self.group or INDEPENDENT,
+            group=self.group or INDEPENDENT if group is None else group,
         )
         intake = dataset.intake or Intake()
         form, dtype = {**intake.form, **self.form}, self.source_dtype or intake.dtype
@@ -113,15 +105,6 @@ class RawSamples:
             return train
         x_test, y_test, test_columns = part(test & ~unused)
         return replace(train, x_test=x_test, y_test=y_test, test_columns=test_columns)
-
-    def with_groups(self, values: Any) -> RawSamples:
-        """The set with the group of each training sample, or of each training and then each test sample.
-
-        Raises DataError (E403) for another number of groups than samples.
-        """
-        sizes = [len(y) for y in (self.y, self.y_test) if y is not None]
-        groups = with_groups("data", array_of(values), self.columns, self.test_columns, sizes)
-        return replace(self, columns=groups[0], test_columns=groups[1], group=groups[2])
 
     def with_test(self, test: RawSamples) -> RawSamples:
         """The set with the samples of another as its test part, and the facts that both have, such as

@@ -52,17 +52,8 @@ def array_of(values: Any) -> np.ndarray:
         return values
     if isinstance(values, list | tuple) and values and all(hasattr(v, "detach") for v in values):
         values = [array_of(v) for v in values]
-    plain = isinstance(values, list | tuple | range) or any(
-        hasattr(values, n) for n in ("__array__", "__array_interface__")
-    )
-    if (
-        not plain
-        and hasattr(values, "__getitem__")
-        and hasattr(values, "__len__")
-        and not isinstance(values, str | dict)
-    ):
-        how = "give x.toarray()" if hasattr(values, "toarray") else "give it as a whole: run(data=...)"
-        raise DataError("E403", f"a {type(values).__name__} is no array; {how}.")
+    if hasattr(values, "toarray"):
+        raise DataError("E403", f"a {type(values).__name__} is no array; give x.toarray().")
     try:
         array = np.asarray(values)
     except ValueError:
@@ -124,10 +115,11 @@ def scale_samples(x: np.ndarray, name: str) -> np.ndarray:
 def rows_of_mapping(x: np.ndarray, full: int | None, name: str) -> np.ndarray:
     """The rows of a large mapped file, divided by `full` if it is given. Raises DataError (E403) for a
     mapping in another order than the file's, or that was changed in memory."""
-    if (rows := mapped_rows(x, full)) is not None:
-        return rows
-    text = f"{name}: {x.nbytes:,} bytes are mapped in Fortran order, in steps, or with changes (mode 'c')"
-    raise DataError("E403", f"{text}; save the array in C order, and map it with mode 'r'.")
+    rows = mapped_rows(x, full)
+    if rows is None:
+        text = f"{name}: {x.nbytes:,} bytes are mapped in Fortran order, in steps, or with changes (mode 'c')"
+        raise DataError("E403", f"{text}; save the array in C order, and map it with mode 'r'.")
+    return rows
 
 
 def is_large(x: np.ndarray) -> bool:

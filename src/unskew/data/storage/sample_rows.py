@@ -392,16 +392,16 @@ def scratch_note(shape: tuple[int, ...]) -> tuple[Literal["note"], str]:
 
 
 def concatenate_samples(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """All parts, arrays float32 [n, ...] or rows, as one array; if some part is read from disk, as rows of
-    its source or of one scratch file."""
-    read = [part for part in parts if isinstance(part, Rows)]
-    if not read:
+    """All parts, arrays float32 [n, ...] or rows, as one array; as rows of their file or of a scratch file if
+    some part is read from disk, or if they do not fit into memory together."""
+    read, count, shape = [p for p in parts if isinstance(p, Rows)], sum(map(len, parts)), parts[0].shape[1:]
+    if not read and fits_memory(count, shape):
         return np.concatenate(parts)
-    first = read[0]
-    if len(read) == len(parts) and all(p.source is first.source and p.changes == first.changes for p in read):
+    first = read[0] if len(read) == len(parts) else None
+    if first and all(p.source is first.source and p.changes == first.changes for p in read):
         rows = [np.arange(len(p)) if p.rows is None else p.rows for p in read]
         return cast(np.ndarray, replace(first, rows=np.concatenate(rows)))
-    sink = SampleSink(first.source.name, (sum(map(len, parts)), *first.shape[1:]), False)
+    sink = SampleSink(read[0].source.name if read else "all clients", (count, *shape), False)
     begin = 0
     for part in parts:
         for rows in row_blocks(part.shape):
