@@ -8,10 +8,19 @@ import pytest
 from unskew import data
 from unskew.data.clients.availability import Availability
 from unskew.data.clients.partition import Index, Request, draw_rows, split_among_owners
-from unskew.data.clients.shifts import Brightness, Client, Contrast, Gamma, Noise, Rotate90
 from unskew.data.samples import dataset
 from unskew.data.samples.dataset import largest_remainder, validation_of, whole_groups, with_test_set
-from unskew.data.skew import deal_tests, largest_remainder_exact, partition
+from unskew.data.skew import (
+    Brightness,
+    Client,
+    Contrast,
+    Gamma,
+    Noise,
+    Rotate90,
+    deal_tests,
+    largest_remainder_exact,
+    partition,
+)
 from unskew.data.skews.classes import wrap_rows
 from unskew.data.skews.dirichlet import repair
 

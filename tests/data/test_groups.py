@@ -18,7 +18,7 @@ from unskew.attacks.kinds.audit import Audit
 from unskew.attacks.kinds.membership import Membership
 from unskew.attacks.scene import Scene
 from unskew.data.clients.partition import Index
-from unskew.data.kinds.groups import is_id_name
+from unskew.data.kinds.column_roles import is_id_name
 from unskew.data.python_objects import settings_of, take
 from unskew.data.readers.from_npz import save_dataset
 from unskew.data.samples.dataset import validation_of

@@ -10,7 +10,7 @@ import pytest
 
 from unskew import data
 from unskew.data import docs_page, registry, skew
-from unskew.data.clients import availability, shifts
+from unskew.data.clients import availability
 from unskew.data.clients.availability import Availability, Options
 from unskew.data.skew import Skew
 from unskew.errors import DataError, UsageError
@@ -19,7 +19,7 @@ from unskew.formats import arguments
 KINDS = {
     **{f"set {name}": registry.reader_of(name) for name in data.names()},
     **{f"partition {name}": kind for name, kind in skew.partitions().items()},
-    **{f"shift {name}": kind for name, kind in shifts.SHIFTS.items()},
+    **{f"shift {name}": kind for name, kind in skew.SHIFTS.items()},
     **{f"availability {name}": kind for name, kind in availability.PRESENCE_KINDS.items()},
     "availability options": Options,
     "folder": data.folder,
@@ -39,7 +39,7 @@ def test_every_example_is_read_as_its_kind(tmp_path):
     trace.write_text("round,client\n1,0\n")
     for kind in skew.partitions().values():
         assert type(Skew.parse(kind.example).partition) is kind
-    for kind in shifts.SHIFTS.values():
+    for kind in skew.SHIFTS.values():
         assert type(Skew.parse(f"iid{kind.example}").shifts[0]) is kind
     for kind in availability.PRESENCE_KINDS.values():
         text = kind.example.replace("FILE.csv", str(trace))

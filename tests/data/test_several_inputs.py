@@ -176,18 +176,18 @@ class Odd:
     [
         (
             lambda: Odd({"image": SCANS[0]}),
-            "E403 Odd: sample 3: input 'age' is missing",
+            r"E403 Odd: sample 3 has the inputs \['image'\], sample 0 \['image', 'age'\]",
         ),
         (
             lambda: Odd((SCANS[0], 1.0)),
-            "E403 Odd: sample 3: ",
+            "E403 Odd: sample 3 has the inputs ",
         ),
         (lambda: Odd(SCANS[0]), "E403 Odd: sample 3 is a single ndarray"),
         (
             lambda: Odd({"image": SCANS[0, :, :4], "age": 1.0}),
-            r"E403 Odd: sample 3: input 'image' is \[1, 4, 8\]",
+            r"E403 Odd: input 'image': sample 0 is .*, sample 3 is float32 \[1, 4, 8\]",
         ),
-        (lambda: Odd({"image": SCANS[0], "age": np.nan}), "E405 Odd: sample 3: input 'age'.* holds nan"),
+        (lambda: Odd({"image": SCANS[0], "age": np.nan}), "E405 arrays: input 'age' of sample 3 holds nan"),
         (
             lambda: ({"age": AGES, "image": SCANS[1:]}, Y),
             "E403 arrays: input 'age' has 40 samples, input 'image' 39",

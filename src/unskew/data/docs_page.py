@@ -6,9 +6,8 @@ import inspect
 import sys
 
 from unskew.data.clients.availability import PRESENCE_KINDS, Options
-from unskew.data.clients.shifts import SHIFTS
 from unskew.data.registry import READERS, files, reader_of
-from unskew.data.skew import partitions
+from unskew.data.skew import SHIFTS, partitions
 from unskew.formats import arguments
 from unskew.formats.markdown import arguments_table, table
 from unskew.system import python_files

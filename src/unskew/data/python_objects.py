@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from unskew.data.clients.federation import Federation
 from unskew.data.files.tree import PART_NAMES
-from unskew.data.kinds.column_roles import column_named
-from unskew.data.kinds.groups import GROUP_COLUMN, INDEPENDENT
+from unskew.data.kinds.column_roles import GROUP_COLUMN, INDEPENDENT, column_named
 from unskew.data.readers.from_items import from_items
 from unskew.data.readers.from_tables import add_labels, frame_columns, read_frames, read_table
 from unskew.data.readers.raw_samples import (
@@ -124,7 +123,7 @@ def _read_sets(entries: Sequence[tuple[str, Any]], spec: SampleSpec) -> list[Raw
     tables = read_frames(frames, spec.label, spec.target, spec.group) if frames else {}
     raws = list[RawSamples]()
     for name, data in entries:
-        raw = tables[name] if is_frame(data) else _read_set(data, spec)
+        raw = tables[name] if is_frame(data) else _read_set(data, spec, name)
         if raw.layout == "auto":
             raw = replace(raw, layout=spec.layout)
         if spec.group not in ("", INDEPENDENT) and not raw.group:
@@ -162,8 +161,8 @@ def settings_of(
     return None, {"data": text, **({"skew": f"column:{column}"} if column else {})}
 
 
-def _read_set(data: Any, spec: SampleSpec) -> RawSamples:
-    """The samples of one set."""
+def _read_set(data: Any, spec: SampleSpec, name: str) -> RawSamples:
+    """The samples of one set. name: of the client, for the message."""
     if isinstance(data, type):
         raise DataError("E403", f"{data.__name__} is a class, not a set; create it: {data.__name__}(...).")
     if isinstance(data, RawSamples):
@@ -183,7 +182,8 @@ def _read_set(data: Any, spec: SampleSpec) -> RawSamples:
     if (shape := getattr(data, "shape", None)) is not None:
         raise DataError("E403", f"an array of {list(shape)} was given without labels; give (x, y).")
     remedy = "give (x, y), a path, a DataFrame, a Dataset, or a list or dictionary of clients"
-    raise DataError("E403", f"cannot read a {type(data).__name__} as data: {excerpt(data)}; {remedy}.")
+    fault = f"{f'{name}: ' if name else ''}cannot read a {type(data).__name__} as data: {excerpt(data)}"
+    raise DataError("E403", f"{fault}; {remedy}.")
 
 
 def _read_tuple(data: tuple[Any, ...], spec: SampleSpec) -> RawSamples:

@@ -7,8 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.kinds.column_roles import column_named, number_columns, site_column_in
-from unskew.data.kinds.groups import GROUP_COLUMN, INDEPENDENT, column_question, overlap_warning
+from unskew.data.kinds.column_roles import (
+    GROUP_COLUMN,
+    INDEPENDENT,
+    column_named,
+    column_question,
+    number_columns,
+    overlap_warning,
+    site_column_in,
+)
 from unskew.data.kinds.labels import (
     Labels,
     are_token_labels,

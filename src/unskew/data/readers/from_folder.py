@@ -33,13 +33,6 @@ from unskew.data.files.tree import (
     read_tree,
 )
 from unskew.data.kinds.column_roles import (
-    label_column_in,
-    part_column,
-    site_column_in,
-    site_column_of,
-)
-from unskew.data.kinds.features import is_row_number
-from unskew.data.kinds.groups import (
     GROUP_COLUMN,
     INDEPENDENT,
     column_question,
@@ -47,7 +40,12 @@ from unskew.data.kinds.groups import (
     file_question,
     folder_question,
     group_setting,
+    label_column_in,
+    part_column,
+    site_column_in,
+    site_column_of,
 )
+from unskew.data.kinds.features import is_row_number
 from unskew.data.kinds.images import (
     BitsSetting,
     FitSetting,

@@ -13,8 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.kinds.column_roles import column_named, label_column_in
-from unskew.data.kinds.groups import INDEPENDENT, column_question, is_id_name
+from unskew.data.kinds.column_roles import (
+    INDEPENDENT,
+    column_named,
+    column_question,
+    is_id_name,
+    label_column_in,
+)
 from unskew.data.kinds.images import channels_first
 from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import array_of, depth_of, sample_array

@@ -27,7 +27,13 @@ from unskew.data.files.parquet import (
     values_of,
 )
 from unskew.data.files.sheets import Sheet
-from unskew.data.kinds.column_roles import column_named, label_column_in, site_column_of
+from unskew.data.kinds.column_roles import (
+    INDEPENDENT,
+    column_named,
+    group_setting,
+    label_column_in,
+    site_column_of,
+)
 from unskew.data.kinds.features import (
     Kinds,
     MissingSetting,
@@ -35,7 +41,6 @@ from unskew.data.kinds.features import (
     encode_as,
     is_row_number,
 )
-from unskew.data.kinds.groups import INDEPENDENT, group_setting
 from unskew.data.kinds.images import (
     BitsSetting,
     FitSetting,

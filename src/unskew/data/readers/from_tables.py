@@ -28,7 +28,11 @@ from unskew.data.files.sheets import (
 )
 from unskew.data.files.tree import PART_NAMES
 from unskew.data.kinds.column_roles import (
+    INDEPENDENT,
     column_named,
+    column_question,
+    group_setting,
+    is_id_name,
     label_column,
     multilabel_columns,
     names_columns,
@@ -38,7 +42,6 @@ from unskew.data.kinds.column_roles import (
     target_column,
 )
 from unskew.data.kinds.features import Kinds, MissingSetting, encode_as, fill, fill_as, find_kinds
-from unskew.data.kinds.groups import INDEPENDENT, column_question, group_setting, is_id_name
 from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import Dataset, Target

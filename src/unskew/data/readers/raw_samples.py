@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unskew.data.kinds.groups import INDEPENDENT
+from unskew.data.kinds.column_roles import INDEPENDENT
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.conversion import (
     AxisOrder,
