@@ -2,7 +2,8 @@
 
 x.npy, or an .npz with x or one array      samples [N, ...] of the kind that the model was trained on
 a table                                    columns found by name, words encoded as in training
-images, or a folder of them                size and fit as in training
+images, or a folder of them                size and fit as in training; with the columns of a CSV that lists
+                                           them if these are further inputs
 a Parquet file, or a folder of them        a table, lists or files: columns found by name
 sounds, or a folder of them                spectrograms with the rate and length of the training files
 a medical volume, or a folder of them      its slices, cut and resized as the training volumes were
@@ -32,9 +33,10 @@ from unskew.data.files.tree import (
     has_mask_folders,
     read_tree,
 )
-from unskew.data.kinds.features import encode_as, fill_as
+from unskew.data.kinds.features import encode_as, encode_inputs_as, fill_as
 from unskew.data.kinds.images import read_each
 from unskew.data.kinds.media_files import decode_paths
+from unskew.data.readers.from_folder import find_listing
 from unskew.data.readers.from_parquet import TABLE_KINDS, ListColumn, read_file_column
 from unskew.data.readers.from_volumes import is_in_mask_folder, is_mask_name, prediction_slices
 from unskew.data.samples.conversion import map_npy
@@ -63,7 +65,7 @@ def read_inputs(path: Path, form: Mapping[str, Any], layout: Layout | None = Non
     if not path.exists():
         raise DataError("E402", f"there is no {path}.")
     if layout:
-        return _read_several(path, layout)
+        return _read_several(path, layout, form)
     kind, source_kind = str(form.get("kind", "arrays")), _kind_of(path)
     if source_kind not in ("arrays", kind) and (source_kind != "parquet" or kind == "volumes"):
         fault = f"{path} holds {source_kind or 'no samples that are read'}"
@@ -110,10 +112,24 @@ def _read_arrays(path: Path, _form: Mapping[str, Any]) -> NamedSamples:
     return [str(i) for i in range(len(x))], x
 
 
-def _read_several(path: Path, layout: Layout) -> NamedSamples:
-    """Samples with several inputs, by name or place, from an archive."""
+def _read_several(path: Path, layout: Layout, form: Mapping[str, Any]) -> NamedSamples:
+    """Samples with several inputs, by name or place: an archive, or files with the columns of the CSV that
+    lists them."""
+    if path.is_dir() and "beside" in form:
+        columns = {column: list(kinds) for column, kinds in form["beside"]}
+        tree = read_tree(path, ENDINGS[form["kind"]], validation=True)
+        listing = find_listing(tree, tree.files, {*columns})
+        if listing is None:
+            needs = f"the model takes {abbreviate(list(columns), 8)} beside files"
+            raise DataError("E403", f"{path} holds no CSV that lists its files, and {needs}; write one.")
+        rows = listing.by_path(listing.file_of)
+        files = [listing.file_of[row].path for row in rows]
+        x = {form["kind"].removesuffix("s"): _decode(files, form)}
+        names = [str(file.relative_to(path)) for file in files]
+        return names, {**x, **encode_inputs_as(listing.rows(rows), columns)}
     if path.suffix.lower() != ".npz":
-        raise DataError("E403", f"{path} is no .npz; samples with {layout} are read from one.")
+        expected = "folder with a CSV that lists files" if "beside" in form else ".npz"
+        raise DataError("E403", f"{path} is no {expected}; samples with {layout} are read from one.")
     archive = Archive(path)
     x = archive_inputs_for(layout, archive, path) if layout.named else tuple(archive.values())
     return [str(i) for i in range(len(pack_to_layout(layout, x, str(path))))], x

@@ -5,8 +5,8 @@ a shift changes the features and never the rows.
 
 Feature shifts let every client see the data through a device that differs from the others'. Each has a
 strength s; client k has a level u_k in (-1, 1), spread evenly over clients by the golden ratio: u_k =
-2 frac((k + 1/2) (sqrt 5 - 1) / 2) - 1, and v_k = (1 + u_k) / 2 in (0, 1). They are applied when a federation is built, to the
-client's training, validation and test rows, in natural units.
+2 frac((k + 1/2) (sqrt 5 - 1) / 2) - 1, and v_k = (1 + u_k) / 2 in (0, 1). They are applied when a federation
+is built, to the client's training, validation and test rows, in natural units.
 
 The global test set is dealt so that one pass over it scores the model and every client. For each class with n
 test rows, the quota of client k is n * (its training samples of the class) / (those of all clients); quotas

@@ -289,6 +289,29 @@ def _parse_numbers(sheet: Sheet, column: str, values: np.ndarray, rows: np.ndarr
     raise ColumnFault(sheet, column, fault, remedy)
 
 
+def encode_inputs(
+    sheet: Sheet, columns: Sequence[str], notes: list[Note]
+) -> tuple[dict[str, np.ndarray], Kinds]:
+    """(these columns as numbers, [N] or, for words of several kinds, [N, kinds]; the encoding of each); adds
+    to the notes. Raises DataError: E403 for words of too many kinds, E405 for missing values."""
+    used: Kinds = {}
+    for column in columns:
+        used[column] = kinds = kinds_of(sheet, column, sheet.columns[column])
+        if len(kinds) > MOST_KINDS:
+            text = f"column '{column}' holds {len(kinds):,} different words, too many for an input"
+            raise DataError("E403", f"{sheet.name}: {text}; leave it out of x.")
+        if kinds:
+            notes.append(("note", f"input '{column}': words became 0 and 1 ({len(kinds)} kinds)"))
+            notes += _unseen_notes(sheet, f"input '{column}'", sheet.columns[column])
+    return encode_inputs_as(sheet, used), used
+
+
+def encode_inputs_as(sheet: Sheet, used: Kinds) -> dict[str, np.ndarray]:
+    """The inputs from another table, encoded as `used` specifies. Raises DataError as `encode_as` does."""
+    values = {column: encode_as(sheet, {column: kinds}) for column, kinds in used.items()}
+    return {column: v[:, 0] if v.shape[1] == 1 else v for column, v in values.items()}
+
+
 MissingSetting: TypeAlias = Literal["refuse", "median", "indicator"]
 WORD = "missing"
 """The word of cells without one."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -35,6 +35,7 @@ from unskew.data.files.tree import (
 from unskew.data.kinds.column_roles import (
     GROUP_COLUMN,
     INDEPENDENT,
+    column_named,
     column_question,
     file_groups,
     file_question,
@@ -45,7 +46,7 @@ from unskew.data.kinds.column_roles import (
     site_column_in,
     site_column_of,
 )
-from unskew.data.kinds.features import is_row_number
+from unskew.data.kinds.features import encode_inputs, is_row_number
 from unskew.data.kinds.images import (
     BitsSetting,
     FitSetting,
@@ -76,6 +77,7 @@ def folder(
     label: Annotated[str, "in a CSV that lists the files: the column of labels"] = "",
     site: Annotated[str, "in a CSV that lists the files: the column of sites"] = "",
     *,
+    x: Annotated[str, "in a CSV that lists the files: columns that are further inputs, 'image,age'"] = "",
     target: Annotated[
         str,
         "in a CSV that lists the files: the column to predict as a number, or several labels, 'fever,cough'",
@@ -108,7 +110,7 @@ def folder(
     listed table also E403, E404 and E405 as `read_table` does.
     """
     aim = target_of(target, label, center, scale)
-    named = {"label": label, "site": site, "target": target}
+    named = {"label": label, "site": site, "x": x, "target": target}
     columns = ", ".join(f"{setting}={name}" for setting, name in named.items() if name)
     tree, group = read_tree(Path(path)), group_setting(group, site)
     if not tree.files:
@@ -125,20 +127,28 @@ def folder(
     if len(files) < len(tree.files):
         note: Note = ("left out", f"{quantity(len(tree.files) - len(files), 'image')} beside sounds")
         tree = replace(tree, files=files, notes=(*tree.notes, note))
-    listed = read_listing(tree, files, (label, site, group), aim)
+    kind = "sound" if files[0].kind in SOUND_ENDINGS else "image"
+    inputs = [name for name in label_names(x) if name != kind]
+    if x and (kind not in label_names(x) or not inputs):
+        fault = f"x='{x}' names the inputs of a sample, which are the {kind} and columns beside it"
+        raise DataError("E403", f"{tree.root}: {fault}: x='{kind},COLUMN'.")
+    listed = read_listing(tree, files, (label, site, group), aim, inputs)
     if columns and not listed:
         raise DataError("E404", f"{tree.root}: no CSV below it lists its files; leave out {columns}.")
     chosen, raw = listed or files_by_class(tree, files)
     notes, paths = [*tree.notes, *raw.notes], [f.path for f in chosen]
     into: Conversion = {"kind": "images", **asdict(images)}
-    sounds = files[0].kind in SOUND_ENDINGS
-    if sounds:  # the format is that of the training files, so that test files cannot change it
+    if kind == "sound":  # the format is that of the training files, so that test files cannot change it
         lengths = [length_of(f.path, str(f.path)) for f in chosen if f.part == "train"]
         into = {"kind": "sounds", **asdict(format_of(lengths))}
+    standardised = kind == "sound" and not inputs  # each of several inputs is judged by itself
+    if standardised:
         notes.append(("scaled", "spectrograms were standardised"))
     x_N, _ = decode_paths(tree.root.name, paths, into, notes, raw.columns.get("site"))
-    dataset = _dataset_of(tree, chosen, replace(raw, x=x_N, form=into, group=group), notes)
-    return dataset.with_constants() if sounds else dataset
+    samples = {kind: x_N, **raw.x} if inputs else x_N
+    raw = replace(raw, x=samples, form={**into, **raw.form}, group=group)
+    dataset = _dataset_of(tree, chosen, raw, notes)
+    return dataset.with_constants() if standardised else dataset
 
 
 def _read_masks(tree: FolderTree, images: ImageSettings, group: str) -> Dataset:
@@ -283,21 +293,35 @@ def file_column(sheet: Sheet, names: FileNames, excluded: set[str], folder: Path
     return key
 
 
-def read_listing(
-    tree: FolderTree, files: Sequence[File], roles: tuple[str, str, str], aim: Target | None = None
-) -> LabelledFiles | None:
-    """The files that a CSV below the folder lists, in the order of their paths, with their labels, sites and
-    further facts; None without such a CSV. Of several CSVs it is the one with all named columns.
+@dataclass(frozen=True)
+class Listing:
+    """A table that lists files by name. key: its column of names. file_of: the file of each row that has
+    one."""
 
-    roles: the columns of labels and sites, "" to search for usual names, and of groups. aim: the target, if
-    one is named.
-    Raises DataError: E404 if several CSVs are possible, if the labels cannot be identified, for a name that
-    may be that of several files and for a file in two rows; E403 for columns that do not exist and for
-    missing sites.
+    path: Path
+    sheet: Sheet
+    key: str
+    file_of: Mapping[int, File]
+
+    def by_path(self, rows: Iterable[int]) -> list[int]:
+        """These rows in the order of the files' paths."""
+        return sorted(rows, key=lambda row: (self.file_of[row].path, row))
+
+    def rows(self, rows: Sequence[int], without: str = "") -> Sheet:
+        """These rows of the table, without the column of names and another one."""
+        sheet = self.sheet
+        values = {n: column[rows] for n, column in sheet.columns.items() if n not in (self.key, without)}
+        return replace(sheet, columns=values, places=[sheet.places[row] for row in rows])
+
+
+def find_listing(tree: FolderTree, files: Sequence[File], named: set[str]) -> Listing | None:
+    """The CSV below the folder that lists the files; None without one. Of several it is the one with all
+    named columns.
+
+    Raises DataError (E404) if several CSVs are possible, for a name that may be that of several files, and
+    for a file in two rows.
     """
-    label, site, group = roles
     names, listings = FileNames(files), list[tuple[Path, Sheet, str]]()
-    named = {label, site, *label_names(aim.name if aim else "")} - {""}
     for path in sorted(tree.root.rglob("*.csv")):
         sheet = read_csv(path)
         excluded = {*named, label_column_in(sheet.columns), site_column_in(sheet.columns)}
@@ -310,14 +334,38 @@ def read_listing(
         remedy = "put their rows into one table, with a column split of train and test where they are parts"
         raise DataError("E404", f"both {listings[0][0]} and {listings[1][0]} list files; {remedy}.")
     path, sheet, key = listings[0]
+    return Listing(path, sheet, key, _files_of_rows(path, sheet, key, names))
+
+
+def read_listing(
+    tree: FolderTree,
+    files: Sequence[File],
+    roles: tuple[str, str, str],
+    aim: Target | None = None,
+    inputs: Sequence[str] = (),
+) -> LabelledFiles | None:
+    """The files that a CSV below the folder lists, in the order of their paths, with their labels, sites and
+    further facts; None without such a CSV.
+
+    roles: the columns of labels and sites, "" to search for usual names, and of groups. aim: the target, if
+    one is named. inputs: columns that are inputs next to the file, which become the samples' x.
+    Raises DataError as `find_listing` does, E404 if the labels cannot be identified, E403 for columns that do
+    not exist and for missing sites, E405 for inputs with missing values.
+    """
+    label, site, group = roles
+    named = {label, site, *label_names(aim.name if aim else ""), *inputs} - {""}
+    listing = find_listing(tree, files, named)
+    if not listing:
+        return None
+    path, sheet, key, file_of = listing.path, listing.sheet, listing.key, listing.file_of
     if not (label or aim or label_column_in(sheet.columns)):
         fault = "lists files, and no column is called label, class, category or target"
         columns = abbreviate([c for c in sheet.columns if c != key], 12)
         raise DataError("E404", f"{path} {fault}; it has: {columns}. Name it: label=COLUMN.")
-    file_of, notes = _files_of_rows(path, sheet, key, names), list[Note]()
+    notes = list[Note]()
     split, parts = part_column(sheet.columns, {label}, sheet.name)
     parts = {row: file.part if parts is None else str(parts[row]) for row, file in file_of.items()}
-    rows = sorted((r for r in file_of if parts[r] != "val"), key=lambda row: (file_of[row].path, row))
+    rows = listing.by_path(row for row in file_of if parts[row] != "val")
     for number, what in (
         (len(sheet.places) - len(file_of), "row{} in {} without a file"),
         (len(files) - len({file.path for file in file_of.values()}), "file{} that {} does not list"),
@@ -326,12 +374,12 @@ def read_listing(
         if number:
             notes.append(("left out", f"{number:,} {what.format('' if number == 1 else 's', path.name)}"))
     notes.append(("labels", f"{path.name} lists the files, by '{key}'"))
-    values = {name: column[rows] for name, column in sheet.columns.items() if name not in (key, split)}
-    test = np.array([parts[row] == "test" for row in rows])
-    sheet = replace(sheet, columns=values, places=[sheet.places[row] for row in rows], test=test)
+    sheet = replace(listing.rows(rows, split), test=np.array([parts[row] == "test" for row in rows]))
     labels, y = read_label_columns(sheet, label, None, aim, notes)
     remaining = [column for column in sheet.columns if column not in labels]
     site = site_column_of(sheet, remaining, site, group)
+    x, used = encode_inputs(sheet, [column_named(remaining, name, sheet.name) for name in inputs], notes)
+    form = {"beside": [[column, kinds] for column, kinds in used.items()]} if used else {}
     # clients can be formed by columns that have no missing values and do not number the files
     facts = {
         column: sheet.columns[column]
@@ -345,7 +393,10 @@ def read_listing(
         classes = sort_classes(set(map(str, y.tolist())))
         y = np.array([classes.index(str(word)) for word in y.tolist()], dtype=np.int64)
     chosen = [File(file_of[row].path, parts[row], file_of[row].folders) for row in rows]
-    return chosen, RawSamples(None, y, classes=classes, columns=facts, notes=tuple(notes), target=aim)
+    raw = RawSamples(
+        x, y, classes=classes, columns=facts, notes=tuple(notes), target=aim, form=form
+    )  # fmt: skip
+    return chosen, raw
 
 
 def _files_of_rows(path: Path, sheet: Sheet, key: str, names: FileNames) -> dict[int, File]:
