@@ -114,5 +114,5 @@ def test_sounds_that_cannot_be_read(tmp_path):
 )
 def test_waves_lie_between_minus_one_and_one_whatever_their_type(tmp_path, samples, wave):
     wavfile.write(tmp_path / "a.wav", 8000, samples)
-    read, rate = kinds_sounds.waveform(tmp_path / "a.wav")
+    read, rate = kinds_sounds.waveform(tmp_path / "a.wav", "a.wav")
     assert (read.tolist(), read.dtype, rate) == (wave, np.float32, 8000)

@@ -221,7 +221,7 @@ def test_missing_and_damaged_sets_say_what_to_do(tmp_path, monkeypatch):
     np.savez(tmp_path / "whole.npz", x=np.zeros((4, 2)), y=np.array([0, 1, 0, 1]))
     blob = (tmp_path / "whole.npz").read_bytes()
     (tmp_path / "uci_har.npz").write_bytes(blob[: len(blob) // 2])
-    with pytest.raises(DataError, match=r"E401 .*uci_har.npz is not a whole NumPy archive"):
+    with pytest.raises(DataError, match=r"E401 .*uci_har.npz cannot be read as a NumPy archive"):
         data.read("uci_har")
     np.savez(tmp_path / "uci_har.npz", x=np.array([{}], dtype=object))
     with pytest.raises(DataError, match="E401"):

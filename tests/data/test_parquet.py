@@ -351,7 +351,7 @@ def test_damaged_files_and_a_missing_package_are_one_sentence(tmp_path, monkeypa
     whole = (tmp_path / "x.parquet").read_bytes()
     for content in (b"", whole[:-3], whole[: len(whole) // 2], b"PAR1PAR1"):
         (tmp_path / "torn.parquet").write_bytes(content)
-        with pytest.raises(DataError, match=r"E401 .*torn\.parquet cannot be read by pyarrow: [^\n]*\.$"):
+        with pytest.raises(DataError, match=r"E401 .*torn\.parquet cannot be read as Parquet: [^\n]*\.$"):
             data.read(tmp_path / "torn.parquet")
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(

@@ -137,7 +137,7 @@ def test_other_processes_find_the_rows_in_files_beside_the_archive_and_no_others
         assert len(list((tmp_path / "beside").glob("*.npy"))) == 2
     rows = tmp_path / "beside" / "data.x.npy"
     rows.write_bytes(rows.read_bytes()[:-9])
-    with pytest.raises(DataError, match=r"E401 .*data\.x\.npy is not a whole"):
+    with pytest.raises(DataError, match=r"E401 .*data\.x\.npy cannot be read as a whole"):
         data.read(tmp_path / "beside" / "data.npz")
     rows.unlink()
     with pytest.raises(DataError, match=r"E402 there is no .*data\.x\.npy"):

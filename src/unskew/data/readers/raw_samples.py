@@ -215,7 +215,9 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
     if only some clients bring a test set.
     """
     entries = [*clients.items(), *([("the test set", common_test)] if common_test else [])]
-    form, raws = check_columns(entries), share_numbering(entries)
+    form, raws, orders = check_columns(entries), share_numbering(entries), {raw.layout for _, raw in entries}
+    if len(orders) == 1 and orders <= {"channels last", "time first"}:
+        form = {"axes": raws[0].layout}
     sets = dict(zip(clients, raws))
     lacking = [name for name, raw in sets.items() if raw.x_test is None]
     if common_test and len(lacking) < len(sets):
