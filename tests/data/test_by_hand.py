@@ -17,7 +17,6 @@ from unskew.data.skew import (
     Gamma,
     Noise,
     Rotate90,
-    deal_tests,
     largest_remainder_exact,
     partition,
 )
@@ -77,12 +76,6 @@ def test_test_rows_are_rounded_by_the_largest_remainder_whatever_the_lot(n, weig
         assert largest_remainder_exact(n, np.array(weights), rng(seed)).tolist() == numbers
 
 
-def test_rows_of_a_class_that_nobody_trains_on_are_not_dealt():
-    dealt = deal_tests(np.array([0, 0, 0, 1, 1]), np.array([[2, 0], [1, 0], [0, 0]]), rng())
-    assert dealt.sizes.tolist() == [2, 1, 0]
-    assert sorted(dealt.rows.tolist()) == [0, 1, 2]
-
-
 def test_each_class_has_a_deck_of_its_own_and_no_client_a_row_twice():
     y = np.array([0, 0, 0, 1, 1, 2, 3, 3])
     index = wrap_rows([np.array([0, 1]), np.array([1, 3]), np.array([2, 0])], 2, Request(y, 3), rng())
@@ -115,13 +108,6 @@ def test_clients_of_a_group_differ_in_their_classes():
     y = np.tile(np.arange(4), 10)
     for seed in range(5):
         assert sorted(int(y[rows[0]]) for rows in partition("clustered:1", y, 4, rng(seed))) == [0, 1, 2, 3]
-
-
-def test_the_first_groups_are_the_larger_ones():
-    """Seven clients in three groups of 3, 2 and 2."""
-    y = np.tile(np.arange(4), 30)
-    held = [len(set(y[rows].tolist())) for rows in partition("clustered:1-2-3", y, 7, rng())]
-    assert held == [1, 1, 1, 2, 2, 3, 3]
 
 
 def test_a_site_keeps_at_most_so_many_samples_in_the_proportions_of_its_classes():
@@ -157,14 +143,6 @@ def test_groups_have_equal_classes_or_consecutive_rows():
     consecutive = partition("dirichlet:0.5,min=1,groups=2,contiguous", y, 8, rng())
     halves = [np.sort(np.concatenate([consecutive[k] for k in range(first, first + 4)])) for first in (0, 4)]
     assert [half.tolist() for half in halves] == [list(range(60)), list(range(60, 120))]
-
-
-def test_a_client_with_its_part_gets_none_of_the_next_class():
-    """Ten classes of 20 rows for two clients: the last class that reaches a client finds it below 100
-    rows."""
-    y = np.tile(np.arange(10), 20)
-    for seed in range(30):
-        assert partition("dirichlet:0.5,min=1", y, 2, rng(seed)).sizes.max() < 100 + 20
 
 
 @pytest.mark.parametrize(

@@ -77,19 +77,6 @@ def test_clients_and_their_common_test_set_are_matched_by_names():
     assert named(dataset, dataset.y_test) == words("ant", n=10)
 
 
-def test_names_that_do_not_say_which_class_is_meant_are_refused():
-    crane, other = (
-        Folder(words("crane", "ant"), ["crane", "ant", "crane"]),
-        Folder(words("crane", "ant"), ["crane", "ant"]),
-    )
-    assert data.take((crane, crane)).classes == ("crane", "ant", "crane")
-    with pytest.raises(
-        DataError,
-        match="E404 the classes of 'train' and of others differ; give all sets the same, each name once",
-    ):
-        data.take((crane, other))
-
-
 def test_parquet_files_that_number_classes_differently_are_refused(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

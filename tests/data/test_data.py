@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 
 import numpy as np
@@ -70,19 +69,6 @@ def test_quantity_skew_owns_q_classes_and_always_class_i_mod_c():
     assert owners.min() >= 3
 
 
-def test_dirichlet_gets_more_skewed_as_alpha_falls():
-    def classes_held(alpha):
-        return np.mean(
-            [
-                (counts(partition(f"dirichlet:{alpha},min=1", Y, 20, rng(s))) > 0).sum(1).mean()
-                for s in range(3)
-            ]
-        )
-
-    assert classes_held(0.05) < classes_held(0.5) < classes_held(50)
-    assert classes_held(50) == 6
-
-
 def test_dirichlet_balance_step_keeps_full_clients_from_getting_more():
     """A client at N/K or above when a class is dealt gets none of it, so nobody exceeds N/K by more than a
     class."""
@@ -143,11 +129,6 @@ def test_a_federation_names_classes_that_no_client_holds_and_clients_without_sam
     assert text == "1 client without samples: they receive the model and send nothing"
 
 
-def test_clusters_have_their_number_of_classes():
-    held = (counts(partition("clustered:1-2-3", Y, 9, rng(2))) > 0).sum(1)
-    assert held.tolist() == [1] * 3 + [2] * 3 + [3] * 3
-
-
 def test_samples_cut_the_pool_in_the_classes_proportions():
     y = np.repeat([0, 1, 2], [900, 200, 100])
     index = partition("iid", y, 10, rng(), samples=60)
@@ -204,13 +185,6 @@ def test_two_digits_joins_digits_of_one_side_and_says_both():
     assert {int(n) for n in found.y.sum(1)} == {1, 2}
 
 
-def test_a_set_in_the_data_folder():
-    if not os.environ.get("UNSKEW_DATA"):
-        pytest.skip("UNSKEW_DATA is not set: the real data sets are not at hand")
-    found = data.read("uci_har")
-    assert (found.x.shape, found.x.dtype, len(found.y_test)) == ((7352, 1, 128, 3), np.float32, 2947)
-
-
 def test_missing_and_damaged_sets_say_what_to_do(tmp_path, monkeypatch):
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
     with pytest.raises(DataError, match=r"E402 .*UNSKEW_DATA, which is not set"):
@@ -256,14 +230,6 @@ def test_deadline_quorum_and_redraw():
     assert all(len(a.answered) == 0 or len(a.answered) >= 45 for a in seen("bernoulli:0.2,quorum:45"))
     assert all(len(a.answered) for a in seen("bernoulli:0.01,redraw", K=10))
     assert any(not len(a.answered) for a in seen("bernoulli:0.01", K=10))
-
-
-def test_a_trace_says_who_and_when(tmp_path):
-    (tmp_path / "t.csv").write_text("round,client,seconds\n1,0,2\n1,3,9\n2,1,1\n")
-    who = Availability.parse(f"trace:{tmp_path / 't.csv'},deadline:5")
-    assert who.who(1, 5, rng).answered.tolist() == [0]
-    assert who.who(1, 5, rng).late.tolist() == [3]
-    assert who.who(3, 5, rng).answered.tolist() == []
 
 
 def test_a_cohort_of_a_million_costs_the_cohort():

@@ -93,12 +93,6 @@ def test_a_download_that_broke_off_is_resumed(server, tmp_path, kind, ranges):
     assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
 
 
-def test_a_download_that_was_killed_after_its_last_byte_is_only_verified(server, tmp_path):
-    server.files["a.bin"] = b"abc"
-    (tmp_path / "a.bin.part").write_bytes(b"abc")
-    assert download("x", recipe_of(server, "a.bin"), tmp_path).read_bytes() == b"abc"
-
-
 def test_another_file_than_the_published_one_is_refused_and_kept_aside(server, tmp_path):
     server.files["a.bin"] = b"published"
     recipe = recipe_of(server, "a.bin")

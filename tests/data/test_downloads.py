@@ -173,25 +173,6 @@ def test_uci_har_is_read_from_the_zip_in_the_zip(tmp_path, monkeypatch):
     assert dataset.y_test.tolist() == [0, 1]
 
 
-def test_torchvisions_folders_are_taken_as_they_are(tmp_path):
-    """It keeps the archive beside what it unpacks to."""
-    names = (
-        "train-images-idx3-ubyte",
-        "train-labels-idx1-ubyte",
-        "t10k-images-idx3-ubyte",
-        "t10k-labels-idx1-ubyte",
-    )
-    y = np.arange(6, dtype=np.uint8)
-    content = dict(zip(names, (idx(GREY), idx(y), idx(GREY[:2]), idx(y[:2]))))
-    both = {f"FashionMNIST/raw/{name}": value for name, value in content.items()}
-    origin = folder(
-        tmp_path / "root", {**both, **{f"MNIST/raw/{name}": value for name, value in content.items()}}
-    )
-    assert (made("fashion_mnist", origin / "FashionMNIST", tmp_path).x[:, 0] == GREY).all()
-    with pytest.raises(DataError, match=r"E401 .*holds train-images-idx3-ubyte twice: .*name one folder"):
-        made("mnist", origin, tmp_path)
-
-
 class Evil:
     def __init__(self, call: Any, *arguments: Any):
         self.call, self.arguments = call, arguments
@@ -301,13 +282,3 @@ def test_the_command_says_what_it_wrote_and_overwrites_nothing(tmp_path, monkeyp
     assert (tmp_path / "d" / "cifar10.npz").read_bytes() == before
     again = get.get("cifar10", tmp_path / "a.tar.gz", tmp_path / "again")
     assert again.files[0].read_bytes() == before
-
-
-def test_a_set_that_is_not_there_says_how_it_is_made(monkeypatch):
-    monkeypatch.delenv("UNSKEW_DATA", raising=False)
-    with pytest.raises(DataError, match=r"E402 .*make cifar10.npz of it \(unskew data get"):
-        unskew.data.read("cifar10")
-    with pytest.raises(
-        DataError, match=r"E402 .*make fsdd.npz of it .*its arrays: unskew explain docs/data-sets.md\)"
-    ):
-        unskew.data.read("fsdd")

@@ -214,14 +214,6 @@ def test_masks_never_become_samples_of_a_classification(tmp_path, image, mask):
         data.folder(tmp_path)
 
 
-def test_classes_that_share_names_are_no_masks(tmp_path):
-    """Photographs of masks are samples."""
-    for n in range(4):
-        disc(tmp_path / "faces" / "mask" / f"{n}.png", n)
-        disc(tmp_path / "faces" / "no_mask" / f"{n}.png", n + 1)
-    assert data.folder(tmp_path / "faces", size=8).classes == ("mask", "no_mask")
-
-
 @pytest.mark.parametrize(
     ("extra", "says"),
     [
@@ -255,22 +247,6 @@ def test_identical_images_stay_on_one_side_of_the_split(tmp_path):
     assert len(d.y_test)
     assert not {x.tobytes() for x in d.x} & {x.tobytes() for x in d.x_test}
     assert "note: 25 samples of 50 identical to another; they are on one side of the test split" in notes(d)
-
-
-def test_bits_of_deep_images_are_a_setting(tmp_path):
-    """Twelve bits in files of 16 bits were a sixteenth as bright as those of other sites; size had no
-    bound."""
-    ramp = np.linspace(0, 4095, 64).reshape(8, 8).astype(np.uint16)
-    for name in ("a/0", "a/1", "b/0", "b/1"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        Image.fromarray(ramp).save(tmp_path / f"{name}.png")
-    d = data.read(f"{tmp_path}(size=8, bits=12)")
-    np.testing.assert_allclose(d.x[0, 0], ramp / 4095, atol=1e-6)
-    assert "4 images of 16 bit, divided by 4,095" in notes(d)
-    with pytest.raises(DataError, match=r"E401 .*holds values from 0 to 4095; bits=11 allows 2,047 at most"):
-        data.read(f"{tmp_path}(bits=11)")
-    with pytest.raises(UsageError, match=r"E125 .*size must be a whole number, above 0, at most 4096"):
-        data.read(f"{tmp_path}(size=100000)")
 
 
 def test_paths_may_have_brackets_and_arguments(tmp_path, monkeypatch):

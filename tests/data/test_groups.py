@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 
 import unskew
-from tests.cli.calling import call
 from tests.data import arrow
 from unskew import data
 from unskew.attacks import auxiliary, shadows
@@ -18,7 +17,6 @@ from unskew.attacks.kinds.audit import Audit
 from unskew.attacks.kinds.membership import Membership
 from unskew.attacks.scene import Scene
 from unskew.data.clients.partition import Index
-from unskew.data.kinds.column_roles import is_id_name
 from unskew.data.python_objects import settings_of, take
 from unskew.data.readers.from_npz import save_dataset
 from unskew.data.samples.dataset import validation_of
@@ -121,10 +119,6 @@ def test_rivals_and_copies_of_the_names_of_files_are_no_features(tmp_path, colum
     assert not warnings_of(read)
     rival = ("left out", f"column '{column}', because the names of files are the sites")
     assert (rival in read.intake.notes) == (value is not None)
-
-
-def test_words_in_which_ids_are_only_a_part_are_no_ids():
-    assert not any(map(is_id_name, ("cases", "case_type", "grid", "zip_code", "barcode", "valid")))
 
 
 def test_a_given_split_that_divides_patients_is_reported_with_its_numbers(tmp_path):
@@ -353,18 +347,3 @@ def test_attacks_do_not_mix_the_samples_of_a_group(tmp_path, monkeypatch):
     Audit(samples=30).attempt(scene, 0)
     scene.close()
     assert len(sure[0]) == len({*federation.group_ids[sure[0]]}) == 30
-
-
-def test_commands_and_files_of_settings_name_groups(tmp_path):
-    table(tmp_path / "visits.csv")
-    text, note = "visits.csv(label=label, group=patient)", "80 samples of 20 groups ('patient')"
-    (tmp_path / "study.yaml").write_text(f'method: fedavg\ndata: "{text}"\nclients: 4\nmodel: mlp\n')
-    for words in (
-        ("data", "check", "visits.csv", "--group", "patient"),
-        ("run", "fedavg", "--data", text, "--clients", "4", "--model", "mlp", "--dry-run"),
-        ("run", "--config", "study.yaml", "--dry-run"),
-    ):
-        done = call(*words, cwd=tmp_path)
-        assert done.code == 0, done.err
-        assert note in done.out
-        assert "if they belong together" not in done.out

@@ -102,20 +102,6 @@ def test_inputs_that_memory_does_not_hold_train_to_the_same_bits(form, theirs, t
     assert np.array_equal(data.read(tmp_path / "data.npz").x[:], whole.x)
 
 
-def test_constants_and_what_is_told_are_those_of_samples_in_memory(tmp_path, little):
-    scaled = {**INPUTS, "age": AGES * 20 + 60}
-    theirs = unskew.run("fedavg", (scaled, Y), model=Net(), **SETTINGS)
-    little()
-    ours = unskew.run("fedavg", (scaled, Y), model=Net(), **SETTINGS)
-    assert is_streamed(ours.federation.x)
-    assert ours.federation.applied == theirs.federation.applied
-    assert ours.digest == theirs.digest
-    both = [
-        {note for note in run.federation.intake.notes if "wanted" not in note[1]} for run in (ours, theirs)
-    ]
-    assert both[0] == both[1]
-
-
 def test_clients_may_have_too_many_together(little):
     half = range(0, N, 2), range(1, N, 2)
     clients = {name: Items(rows) for name, rows in zip(("north", "south"), half)}

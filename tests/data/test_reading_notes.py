@@ -236,15 +236,6 @@ def test_labels_that_cannot_be_classes_are_refused_with_a_hint(y, says):
         data.arrays(x, y)
 
 
-def test_words_are_found_among_named_classes():
-    """D6: with classes given, words are looked up in them, and one that is missing is named with its
-    sample."""
-    y = np.array(["cat", "dog"] * 15)
-    assert data.arrays(X, y, classes=["horse", "dog", "cat"], test=0).y[:2].tolist() == [2, 1]
-    with pytest.raises(DataError, match=r"E404 .*label of sample 1 is 'dog'.*Did you mean 'dogs'"):
-        data.arrays(X, y, classes=["cat", "dogs"])
-
-
 def test_doubtful_test_sets_are_told():
     """D6: samples that are in both parts, and classes that the test set lacks, are told."""
     d = data.arrays(X, np.arange(30) % 3, X[:2], np.array([0, 1]))

@@ -268,16 +268,6 @@ def test_train_and_test_are_a_pair_of_any_sets(given):
     assert np.array_equal(taken.x_test, X_TEST)
 
 
-@pytest.mark.parametrize("clients", [[TRAIN, TRAIN], {"a": TRAIN, "b": (X, Y)}])
-def test_clients_may_have_one_test_set_together(clients):
-    """(list of clients' sets, test set) was a traceback."""
-    result = unskew.run("fedavg", (clients, TEST), model="mlp", rounds=1, epochs=1)
-    assert result.federation.clients == 2
-    assert result.federation.sizes.tolist() == [40, 40]
-    assert len(result.federation.y_test) == 10
-    assert result.scores()
-
-
 @pytest.mark.parametrize("factor", [255, 1 / 255])
 def test_a_test_set_on_another_scale_is_noted(factor):
     """A test set of 0 to 255 beside training samples of 0 to 1 was scored without a word."""

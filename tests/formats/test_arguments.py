@@ -62,14 +62,6 @@ def test_a_function_lists_what_may_be_left_out():
     assert (stem.name, stem.type) == ("stem", "text")
 
 
-def test_annotations_that_cannot_be_resolved_fall_back_on_the_default():
-    def own(pull: Nowhere = 0.5, free=None): ...  # noqa: F821
-
-    pull, free = arguments.of(own)
-    assert (pull.type, free.type) == ("number", "value")
-    assert arguments.check(own, {"pull": 1, "free": "x"}, "model 'own'", "E104") == {"pull": 1.0, "free": "x"}
-
-
 @pytest.mark.parametrize(
     ("values", "converted"),
     [
