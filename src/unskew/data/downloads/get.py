@@ -77,28 +77,23 @@ def get(
         why = f"{error.filename or out} cannot be written or read: {error.strerror or error}"
         raise UsageError("E161", f"{why}. Name another folder: --out.") from error
     remarks = list(samples.notes)
-    if not any(verified for _, verified in digests.values()):
+    if not digests.keys() & recipe.digests.keys():
         which = "these files" if len(digests) != 1 else next(iter(digests))
         text = "is published that we know; the card records it, and it is not compared"
         remarks.insert(0, f"no SHA-256 of {which} {text}")
     return WrittenSet((path, card), samples, tuple(remarks))
 
 
-def _digests(origin: Path, recipe: Recipe) -> dict[str, tuple[str, bool]]:
-    """(SHA-256, whether it is the published file) by name; of a folder only those published.
-
-    Raises DataError (E401) for a file with a published name and another digest.
-    """
+def _digests(origin: Path, recipe: Recipe) -> dict[str, str]:
+    """The SHA-256 of a file, or of the published ones in a folder, by name. Raises DataError (E401) for a
+    file with a published name and another digest."""
     known = recipe.digests
     files = [origin] if origin.is_file() else sorted(p for p in origin.rglob("*") if p.name in known)
-    digests: dict[str, tuple[str, bool]] = {}
-    for path in files:
-        published, digest = known.get(path.name, ""), disk.sha256(path)
-        verified = bool(published) and digest_as(published, path) == published
-        if published and not verified and not published.startswith("md5:"):
-            text = f"{path.name} has the SHA-256 {digest}, and the published one is {published}"
+    digests = {path.name: disk.sha256(path) for path in files}
+    for name, digest in digests.items():
+        if known.get(name, digest) != digest:
+            text = f"{name} has the SHA-256 {digest}, and the published one is {known[name]}"
             raise DataError("E401", f"{text}; download it again from {recipe.source}.")
-        digests[path.name] = digest, verified
     return digests
 
 
@@ -119,7 +114,7 @@ def _archive_bytes(samples: OriginalSamples) -> bytes:
 
 
 def _card_text(
-    name: str, recipe: Recipe, samples: OriginalSamples, digests: Mapping[str, tuple[str, bool]], sha256: str
+    name: str, recipe: Recipe, samples: OriginalSamples, digests: Mapping[str, str], sha256: str
 ) -> str:
     """The text of NAME.md. sha256: of NAME.npz."""
     facts = {
@@ -140,7 +135,7 @@ def _card_text(
     )
     counts = [(escape_markdown(c), f"{a:,}", f"{b:,}") for c, a, b in zip(samples.classes, train, test)]
     verdict = {True: "equals the published one", False: "not compared: none is published that we know"}
-    rows = [(escape_markdown(n), digest, verdict[verified]) for n, (digest, verified) in digests.items()]
+    rows = [(escape_markdown(n), digest, verdict[n in recipe.digests]) for n, digest in digests.items()]
     sections = [
         f"# {name}",
         table(("", ""), [(escape_markdown(a), escape_markdown(b)) for a, b in facts.items()]),
@@ -182,18 +177,11 @@ def _fetch(address: str, path: Path, published: str, report: Report) -> None:
             f"{address} could not be downloaded: {reason}{kept}. Or download it yourself, and name it: --from"
         )
         raise DataError("E402", f"{text}.") from error
-    if (digest := digest_as(published, part)) != published:
+    if (digest := disk.sha256(part)) != published:
         refused = part.replace(path.with_name(path.name + ".refused"))
         text = f"{address} is not the published file: its digest is {digest}, and {published} is published"
         raise DataError("E401", f"{text}. It is kept as {refused}; the same command downloads it again.")
     part.replace(path)
-
-
-def digest_as(published: str, path: Path) -> str:
-    """The digest of a file, of the kind of a published one: SHA-256, or MD5 if it begins with `md5:`."""
-    kind, colon, _ = published.rpartition(":")
-    with open(path, "rb") as file:
-        return kind + colon + hashlib.file_digest(file, kind or "sha256").hexdigest()
 
 
 def _append(address: str, part: Path, report: Callable[[int, int], None]) -> None:

@@ -4,7 +4,6 @@ CIFAR-10, -100       pickles of Python with `data` uint8 [n, 3072] and labels. A
                      reader here resolves only the three names of which arrays are made
 MNIST, also Fashion- IDX files: two zero bytes, 8 for bytes, the number of axes; the length of each axis as a
 MNIST                big-endian 32-bit number; the bytes
-MedMNIST             `train_images`, `train_labels`, ... in an .npz file; the sets with one label an image
 UCI-HAR              nine signals of a smartphone in windows of 128, as text files, with the subject of each
 
 Original files are in a folder, a zip or tar archive, or are a single file. They are read into memory one at a
@@ -29,7 +28,6 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from unskew.data.files.archives import Archive
 from unskew.errors import DataError, excerpt
 
 READ_ERRORS = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, RuntimeError, ValueError)
@@ -60,8 +58,7 @@ class Recipe:
 
     what, source, licence: for its card; licence "" if the source states none.
     read: makes the samples of the set with this name from the files at a path; raises DataError (E401, E402).
-    originals: the published digest of every original file by its address: SHA-256, or `md5:...`, which is
-    compared after a download alone, because other versions have the same name.
+    originals: the published SHA-256 of every original file by its address.
     """
 
     what: str
@@ -267,30 +264,6 @@ def mnist(path: Path, name: str) -> OriginalSamples:
     return OriginalSamples(x[:, None], y, x_test[:, None], y_test, classes)
 
 
-def medmnist(path: Path, name: str) -> OriginalSamples:
-    """uint8 [N, 1 or 3, size, size]; the validation images are left out."""
-    path = path / f"{name}.npz" if path.is_dir() else path
-    archive = Archive(path)
-    (x, y), (x_test, y_test) = (
-        _medical_part(archive[f"{p}_images"], archive[f"{p}_labels"], str(path)) for p in ("train", "test")
-    )
-    classes = tuple(map(str, range(int(max(y.max(), y_test.max())) + 1)))
-    count = archive.shapes.get("val_images", (0,))[0]
-    notes = (f"{count:,} validation images were left out",) if count else ()
-    return OriginalSamples(x, y, x_test, y_test, classes, notes=notes)
-
-
-def _medical_part(x: np.ndarray, y: np.ndarray, place: str) -> tuple[np.ndarray, np.ndarray]:
-    if x.dtype != np.uint8 or x.ndim not in (3, 4) or (x.ndim == 4 and x.shape[3] != 3) or not len(x):
-        fault = f"images are {x.dtype} {list(x.shape)}"
-        raise DataError("E401", f"{place}: {fault}; expected uint8 [N, H, W] or [N, H, W, 3].")
-    if y.dtype.kind not in "ui" or y.size != len(x) or y.ndim > 2:
-        fault = f"labels are {y.dtype} {list(y.shape)}"
-        raise DataError("E401", f"{place}: {fault}; expected one whole number for each image.")
-    images = x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2))
-    return images, y.reshape(-1).astype(np.int64)
-
-
 INNER_ZIP = "UCI HAR Dataset.zip"
 """The zip within UCI's archive."""
 SIGNALS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
@@ -344,20 +317,6 @@ _CLOTHES = {
     "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
     "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
 }
-_MEDICAL_MD5 = {
-    "pathmnist": "a8b06965200029087d5bd730944a56c1",
-    "dermamnist": "0744692d530f8e62ec473284d019b0c7",
-    "octmnist": "c68d92d5b585d8d81f7112f81e2d0842",
-    "pneumoniamnist": "28209eda62fecd6e6a2d98b1501bb15f",
-    "retinamnist": "bd4c0672f1bba3e3a89f0e4e876791e4",
-    "breastmnist": "750601b1f35ba3300ea97c75c52ff8f6",
-    "bloodmnist": "7053d0359d879ad8a5505303e11de1dc",
-    "tissuemnist": "ebe78ee8b05294063de985d821c1c34b",
-    "organamnist": "68e3f8846a6bd62f0c9bf841c0d9eacc",
-    "organcmnist": "b9ceb9546e10131b32923c5bbeaea2b1",
-    "organsmnist": "9ab87b696fb54e2a387ebe992d6ed5f1",
-}
-"""Of the files with images of 28 x 28, as version 3.0.2 of MedMNIST publishes them."""
 
 
 def _at(place: str, digests: Mapping[str, str]) -> dict[str, str]:
@@ -416,15 +375,5 @@ RECIPES: dict[str, Recipe] = {
             },
         ),
     ),
-    **{
-        name: Recipe(
-            f"medical images of MedMNIST, the set {name} (Yang et al., 2023)",
-            "medmnist.com",
-            "CC BY 4.0" if name != "dermamnist" else "CC BY-NC 4.0",
-            medmnist,
-            {f"https://zenodo.org/records/10519652/files/{name}.npz?download=1": f"md5:{md5}"},
-        )
-        for name, md5 in _MEDICAL_MD5.items()
-    },
 }
 """The recipe of every set by its name."""

@@ -119,6 +119,12 @@ def _rows_path(path: Path, name: str) -> Path:
 
 
 GROUP_ARRAYS = ("group", "groups")
+MEDMNIST = {
+    f"{part}_{array}": f"{name}_{part}"
+    for array, name in (("images", "x"), ("labels", "y"))
+    for part in ("train", "test")
+}
+"""The names of arrays in MedMNIST's files, whose channels come last, and the usual ones."""
 ARRAY_NAMES = ("x", "y", "x_train", "y_train", "x_test", "y_test")
 
 
@@ -132,8 +138,8 @@ def npz(
     group: str = "",
 ) -> Dataset:
     """A set from an archive with x and y, or x_train and y_train, and perhaps x_test and y_test; y are labels
-    or masks. path: the archive; or a folder with an .npy file for each array, which is memory-mapped, or the
-    file of the samples in it.
+    or masks. path: the archive, also one of MedMNIST; or a folder with an .npy file for each array, which is
+    memory-mapped, or the file of the samples in it.
 
     Samples with several inputs are x.NAME for each. Further arrays of their length are columns: NAME, or
     NAME_train and NAME_test. `classes` names the classes. target: the name of y if it is a number to predict,
@@ -152,10 +158,13 @@ def npz(
         if "classes" in files:
             files["classes"] = np.asarray(files["classes"])
         return _dataset_of(files, root, root.resolve().name, aim, group, layout)
-    archive = Archive(path)
-    if FACTS_ARRAY in archive:
+    archive: Mapping[str, np.ndarray] = Archive(path)
+    if MEDMNIST.keys() <= archive.keys():
+        archive = {MEDMNIST.get(array, array): archive[array] for array in archive}
+        layout = "channels last" if layout == "auto" else layout
+    elif FACTS_ARRAY in archive:
         try:
-            return load_dataset(archive)
+            return load_dataset(Archive(path))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             text = (
                 f"{path} says that unskew wrote it, and what it holds is damaged"
