@@ -336,10 +336,10 @@ def read_table(path: Path) -> ShardTable:
     the use of some rows is unclear.
     """
     parts = _files_by_part(path)
-    omissions = (f"{parts['val'][0].name}: choose settings with validation=0.1",) if "val" in parts else ()
+    omissions = [f"{parts['val'][0].name}: choose settings with validation=0.1"] if "val" in parts else []
     folders = sorted({name for file in parts["train"] for name in file.parts[:-1] if "=" in name})
     if folders:
-        omissions += (f"what names of folders say, such as {folders[0]}: write it into a column",)
+        omissions.append(f"what names of folders say, such as {folders[0]}: write it into a column")
     shards = {part: [_read_shard(file) for file in files] for part, files in parts.items() if part != "val"}
     return _join_shards(path, shards["train"], shards.get("test", ()), omissions)
 

@@ -84,20 +84,11 @@ def mel_bands(rate: int, window: int, mels: int) -> np.ndarray:
     A band that is narrower than a bin of the STFT may be empty.
     """
     f_F = np.arange(window // 2 + 1) * rate / window
-    edges = from_mel(np.linspace(to_mel(0.0), to_mel(rate / 2), mels + 2))
+    mel_points = np.linspace(0, 2595 * math.log10(1 + rate / 2 / 700), mels + 2)
+    edges = 700 * (10 ** (mel_points / 2595) - 1)
     low, centre, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
     rising, falling = (f_F - low) / (centre - low), (high - f_F) / (high - centre)
     return np.maximum(0, np.minimum(rising, falling)).astype(np.float32)
-
-
-def to_mel(hz: float) -> float:
-    """A frequency in hertz on the mel scale."""
-    return 2595 * math.log10(1 + hz / 700)
-
-
-def from_mel(mel: np.ndarray) -> np.ndarray:
-    """Points of the mel scale in hertz."""
-    return 700 * (10 ** (mel / 2595) - 1)
 
 
 MOST_HZ = 22_050

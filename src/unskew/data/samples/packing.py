@@ -155,14 +155,12 @@ def _input_arrays(x: Any, name: str) -> dict[str, np.ndarray]:
     else:
         text = "samples have several inputs; give a dictionary or a tuple of arrays [N, ...]"
         raise DataError("E403", f"{name}: {text}.")
-    return {key: _input_array(values, f"{name}: {_input_name(key)}") for key, values in arrays.items()}
-
-
-def _input_array(values: Any, label: str) -> np.ndarray:
-    """An input as an array; the rows of a large mapped file are read when they are needed."""
-    array = sample_array(values, label)
-    large = isinstance(array, np.memmap) and array.nbytes > LARGE
-    return rows_of_mapping(array, None, label) if large else array
+    for key, values in arrays.items():
+        label = f"{name}: {_input_name(key)}"
+        arrays[key] = array = sample_array(values, label)
+        if isinstance(array, np.memmap) and array.nbytes > LARGE:  # its rows are read when they are needed
+            arrays[key] = rows_of_mapping(array, None, label)
+    return arrays
 
 
 def _input_of(key: str, values: np.ndarray, name: str) -> Input:
