@@ -36,11 +36,9 @@ PLENTY = [9] * 4
     [
         ([1.2, 2.7, 3.1], PLENTY[:3], [1, 3, 3]),  # 7 in all; rounding down leaves one, for the remainder .7
         ([0.5, 0.5, 0.5, 0.5], PLENTY, [1, 1, 0, 0]),  # equal remainders: the first ones
-        ([0.4, 0.3, 0.3, 0.0], PLENTY, [1, 0, 0, 0]),
         ([2.9, 2.9, 0.2], [2, 5, 5], [2, 3, 1]),  # 6 in all; the first has no room, so the .2 gets one
         ([3.9, 0.1], [2, 5], [2, 1]),  # one each: what still has no room stays out
         ([3.0, 3.0], [1, 1], [1, 1]),
-        ([2.0, 0.0], PLENTY[:2], [2, 0]),
     ],
 )
 def test_quotas_are_rounded_by_the_largest_remainder(quota, most, numbers):
@@ -67,7 +65,6 @@ def test_rows_are_drawn_in_the_proportions_of_the_classes():
     [
         (7, [1, 1, 2], [2, 2, 3]),  # 7/4, 7/4, 14/4: 1, 1, 3 and remainders 3, 3, 2
         (5, [1, 2, 1], [1, 3, 1]),  # 5/4, 10/4, 5/4: 1, 2, 1 and remainders 1, 2, 1
-        (8, [1, 2, 1], [2, 4, 2]),
         (1, [1, 10, 1], [0, 1, 0]),
     ],
 )
@@ -93,13 +90,6 @@ def test_a_class_is_split_evenly_among_its_owners():
     index = split_among_owners([np.array([0]), np.array([], int), np.array([0])], Request(y, 3), rng())
     assert index.sizes.tolist() == [3, 0, 2]
     assert set(y[index.rows]) == {0}
-
-
-def test_an_average_size_is_split_evenly_over_a_clients_classes():
-    """40 samples of two classes are 20 of either."""
-    y = np.tile(np.arange(4), 100)
-    index = partition("pathological:2", y, 5, rng(), samples=40)
-    assert [sorted(np.bincount(y[rows], minlength=4).tolist()) for rows in index] == [[0, 0, 20, 20]] * 5
 
 
 def test_clients_of_a_group_differ_in_their_classes():
@@ -161,9 +151,7 @@ def test_the_smallest_client_without_the_option_min(alpha, K, least):
     [
         ("sample:0.1", 4, 1),  # a share that rounds to nobody asks one
         ("sample:0.5", 5, 2),
-        ("sample:0.6", 5, 3),
         ("sample:0.35", 5, 2),
-        ("sample:1", 5, 1),
         ("sample:2.9", 5, 2),
         ("sample:7", 5, 5),
         ("sample:3", 1000, 3),
@@ -223,10 +211,8 @@ def test_late_is_who_was_there_and_came_after_the_deadline(tmp_path):
         ("full", 1.0),
         ("poisson:0.3", 0.3),
         ("poisson:0.3,drop:0.5,deadline:1", 0.3),  # failing and being late is each client's own
-        ("poisson:0.3,quorum:1", 0.3),
         ("poisson:0.3,quorum:2", None),  # whether one counts depends on another
         ("poisson:0.3,redraw", None),
-        ("bernoulli:0.3", None),
         ("sample:0.3", None),
     ],
 )

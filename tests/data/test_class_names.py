@@ -1,8 +1,5 @@
 """Sets that number their classes differently: labels are matched by the classes' names, and never by their
 numbers.
-
-Likely mistakes: a test folder without one class, clients whose folders hold other classes, Parquet files with
-other names, and a set of Hugging Face with two columns of classes.
 """
 
 import json
@@ -28,20 +25,6 @@ class Folder:
 
     def __getitem__(self, i):
         return X[i], self.classes.index(self.words[i])
-
-
-class Hub:
-    """What a Dataset of Hugging Face is to us: a shape, features with names, and rows as dictionaries."""
-
-    def __init__(self, columns, names):
-        self.columns, self.shape = columns, (len(X), 1 + len(columns))
-        self.features = {name: type("ClassLabel", (), {"names": names[name]})() for name in columns}
-
-    def __len__(self):
-        return len(X)
-
-    def __getitem__(self, i):
-        return {"x": X[i], **{name: int(values[i]) for name, values in self.columns.items()}}
 
 
 def words(*kinds, n=60):

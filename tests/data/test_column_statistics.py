@@ -6,7 +6,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.cli.calling import call
 from unskew.data.column_statistics import columns_of, unit_warnings
 from unskew.data.readers.from_tables import read_table
 
@@ -74,17 +73,3 @@ def test_means_and_deviations_by_hand():
     v, w = columns_of(found)
     assert (v.name, v.mean, v.std) == ("v", 4.5, pytest.approx(np.std([1, 3, 5, 9])))
     assert w.kinds == (("a", 0.75), ("b", 0.25))
-
-
-HOLES = "site,age,sex,y\n" + "".join(
-    f"{'nsw'[i % 3]},{'' if i in (0, 3, 4) else 30 + i},{'mf'[i % 2]},{i // 2 % 2}\n" for i in range(60)
-)
-
-
-def test_the_check_shows_each_column_and_where_values_are_missing(tmp_path):
-    (tmp_path / "t.csv").write_text(HOLES)
-    place = f"{tmp_path}/t.csv(missing=median)"
-    shown = call("data", "check", place, "--site", "site").out
-    assert "columns  age " in shown
-    assert ", 3 missing (2 at n)" in shown
-    assert "sex f " in shown

@@ -129,13 +129,6 @@ def test_a_federation_names_classes_that_no_client_holds_and_clients_without_sam
     assert text == "1 client without samples: they receive the model and send nothing"
 
 
-def test_samples_cut_the_pool_in_the_classes_proportions():
-    y = np.repeat([0, 1, 2], [900, 200, 100])
-    index = partition("iid", y, 10, rng(), samples=60)
-    assert index.sizes.sum() == 600
-    assert np.bincount(y[index.rows]).tolist() == [450, 100, 50]
-
-
 def test_columns_make_natural_clients_with_their_own_test_rows():
     x, y = rng().random((90, 3)), rng().integers(0, 2, 90)
     made = data.arrays(x, y, columns={"site": np.repeat([7, 3, 5], 30)}, test=0.2)
@@ -165,24 +158,6 @@ def test_digits_are_always_there_and_split_the_same():
     standard = one.standardised().x
     assert abs(standard.mean()) < 0.01
     assert abs(standard.std() - 1) < 0.01
-
-
-def test_two_digits_joins_digits_of_one_side_and_says_both():
-    single, found = data.read("digits"), data.read("two_digits")
-    for x, y, own, labels in (
-        (found.x, found.y, single.x, single.y),
-        (found.x_test, found.y_test, single.x_test, single.y_test),
-    ):
-        assert x.shape == (len(own), 1, 8, 16)
-        assert np.array_equal(x[..., :8], own)
-        known: dict[bytes, set[int]] = {}
-        for image, label in zip(own, labels):
-            known.setdefault(image.tobytes(), set()).add(int(label))
-        for image, said, left in zip(x[..., 8:], y, labels):
-            right = known[np.ascontiguousarray(image).tobytes()]
-            assert any(set(np.flatnonzero(said).tolist()) == {int(left), one} for one in right)
-    assert (found.mean, found.std) == (single.mean, single.std)
-    assert {int(n) for n in found.y.sum(1)} == {1, 2}
 
 
 def test_missing_and_damaged_sets_say_what_to_do(tmp_path, monkeypatch):
@@ -230,16 +205,6 @@ def test_deadline_quorum_and_redraw():
     assert all(len(a.answered) == 0 or len(a.answered) >= 45 for a in seen("bernoulli:0.2,quorum:45"))
     assert all(len(a.answered) for a in seen("bernoulli:0.01,redraw", K=10))
     assert any(not len(a.answered) for a in seen("bernoulli:0.01", K=10))
-
-
-def test_a_cohort_of_a_million_costs_the_cohort():
-    who = Availability.parse("sample:50")
-    began = time.perf_counter()
-    for t in range(100):
-        found = who.who(t, 1_000_000, rng)
-        assert len(found.answered) == 50
-        assert len(set(found.answered.tolist())) == 50
-    assert time.perf_counter() - began < 1
 
 
 def test_feature_skew_gives_every_client_its_own_view_and_leaves_the_set_alone():

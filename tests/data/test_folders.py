@@ -55,7 +55,8 @@ def test_folders_carry_sites(tmp_path, order):
     assert len(d.y) == (20 if "train" in order else 16)
     assert len(d.y_test) == (20 if "train" in order else 4)
     if order == "site/class":
-        federation = unskew.run("fedavg", tmp_path, skew="column:site", rounds=1, epochs=1).federation
+        rngs = np.random.default_rng(0), np.random.default_rng(1)
+        federation = data.build(d, "column:site", 2, *rngs)
         assert (federation.names, federation.natural) == (names, True)
         assert [len(rows) for rows in federation.test] == [2, 2]  # of every class at every site
 
@@ -175,27 +176,6 @@ def test_usual_spellings_of_images_and_masks_are_understood(tmp_path, image, mas
     assert d.labels["site"] == ("berlin", "lyon")
     for x, y in ((d.x, d.y), (d.x_test, d.y_test)):
         assert np.array_equal(x[:, 0] * 255 >= 100, y == 1)
-
-
-def test_sites_of_other_spellings_do_not_vanish(tmp_path):
-    """A site with scans/ and segs/ beside sites with images/ and masks/, and a site that is a link,
-    vanished."""
-    scans(tmp_path / "all", sites=("berlin",))
-    scans(tmp_path / "all", "{site}/scans/{n}.png", "{site}/segs/{n}.png", sites=("lyon",))
-    scans(tmp_path, sites=("elsewhere",))
-    (tmp_path / "all" / "oslo").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "all" / "oslo" / "again").symlink_to(tmp_path / "all" / "oslo")
-    (tmp_path / "all" / "porto" / "images").mkdir(parents=True)
-    (tmp_path / "all" / "berlin" / "masks" / "9.png").write_bytes(b"")
-    disc(tmp_path / "all" / "turin" / "1.png")
-    d = data.folder(tmp_path / "all", size=8)
-    assert d.labels["site"] == ("berlin", "lyon", "oslo")
-    for words in (
-        "1 folder without images or sounds: porto",
-        "1 mask without an image, such as berlin/masks/9.png",
-        "1 image in neither images/ nor masks/, such as turin/1.png",
-    ):
-        assert f"left out: {words}" in notes(d)
 
 
 @pytest.mark.parametrize(

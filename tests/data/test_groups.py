@@ -107,20 +107,6 @@ def test_patients_in_files_of_sites_are_asked_about_and_stay_together(tmp_path, 
     assert_apart(data.read(f"{tmp_path}(group={column})"))
 
 
-@pytest.mark.parametrize(("column", "value"), [("hospital", "elsewhere"), ("patient", None)])
-def test_rivals_and_copies_of_the_names_of_files_are_no_features(tmp_path, column, value):
-    """Another column of sites is left out with a note, one of patients that are the files without."""
-    for file in ("P01", "P02", "P03"):
-        lines = [f"{value or file},{','.join(map(str, X[i]))},{Y[i]}" for i in range(40)]
-        (tmp_path / f"{file}.csv").write_text("\n".join([f"{column},a,b,c,label", *lines, ""]))
-    read = data.read(tmp_path)
-    assert read.x.shape[1:] == (3,)
-    assert list(read.columns) == ["site"]
-    assert not warnings_of(read)
-    rival = ("left out", f"column '{column}', because the names of files are the sites")
-    assert (rival in read.intake.notes) == (value is not None)
-
-
 def test_a_given_split_that_divides_patients_is_reported_with_its_numbers(tmp_path):
     """Every fourth row of the first fifteen patients is a test row, and none of the others."""
     divides = np.where((np.arange(len(Y)) % VISITS == 3) & (PATIENT < 15), "test", "train")

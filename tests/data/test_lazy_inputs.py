@@ -1,9 +1,5 @@
 """Samples with several inputs that memory does not hold: each input stays where it lies, and they train to
 the bits that they have in memory.
-
-Likely mistakes: whole numbers that are rounded or scaled otherwise than in memory, a file in Fortran order,
-NaN deep inside.
-What others may do: write to a file while it is used.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Parquet by path, in memory and larger than it: read row group by row group, to the same bits and scores.
-
-Likely mistakes: shards of several sets in one folder, a test shard without labels, lists of unequal length.
-What others may do: lie about the number of rows, pack something else than an image, write another file in a
-file's place while a run trains.
-"""
+"""Parquet by path, in memory and larger than it: read row group by row group, to the same bits and scores."""
 
 import io
 import sys
@@ -124,14 +119,6 @@ def test_a_table_is_what_it_is_in_memory(tmp_path, little):
             r"E405 x\.parquet: column 'a' has no value at row 40 of .*x\.parquet",
         ),
         (
-            {"a": ("double", [0.5] * 41 + [float("inf")] * 2 + [1.5] * 17)},
-            r"E405 x\.parquet: column 'a' holds inf at row 41 of",
-        ),
-        (
-            {"a": ("double", [0.5] * 41 + [float("nan")] + [1.5] * 17 + [float("nan")])},
-            r"E405 .* column 'a' has no value at row 41 of .* \(2 are missing",
-        ),
-        (
             {"a": ("string", ["0.5"] * 42 + ["1,5"] + ["2"] * 17)},
             r"E405 x\.parquet: column 'a' holds numbers but '1,5' at row 42 of",
         ),
@@ -153,7 +140,6 @@ def test_what_a_table_must_not_hold_is_named_by_its_row(change, says, tmp_path, 
 @pytest.mark.parametrize(
     ("form", "shape", "options", "turned"),
     [
-        ("fixed_size_list<element: uint8>[4]", (4,), "", lambda x: x),
         (
             "list<element: list<element: list<element: uint16>>>",
             (8, 8, 3),
@@ -210,7 +196,6 @@ def test_labels_may_be_lists_too(tmp_path, little):
             [[1.0, 2.0]] * 40 + [None] + [[1.0, 2.0]] * 19,
             r"column 'v' is \[2\] in row 0 of .* and lacks a value in row 40 of",
         ),
-        ([[1.0, 2.0]] * 40 + [[1.0, None]] + [[1.0, 2.0]] * 19, r"and lacks a value in row 40 of"),
         ([[1.0, 2.0]] * 40 + [[1.0], [1.0, 2.0, 3.0]] + [[1.0, 2.0]] * 18, r"and is \[1\] in row 40 of"),
         ([[]] * 60, r"column 'v' holds no numbers in row 0"),
     ],

@@ -184,14 +184,7 @@ X = rng().random((30, 4)).astype(np.float32)
         (np.eye(3)[[0, 1, 2] * 10], ("0", "1", "2"), "one-hot rows of 3 columns"),
         (np.array([True, False, True] * 10), ("0", "1"), ""),
         (np.array([0, 2, 2] * 10), ("0", "1", "2"), "no training sample of class 1"),
-        (np.array(["a", "b", "b"] * 10, dtype=object), ("a", "b"), "words"),
-        (np.array([0, 1, 1] * 10)[:, None], ("0", "1"), ""),
         (np.zeros(30, int), ("0",), "all samples are of one class, 0"),
-        (
-            np.array(["ill"] * 30),
-            ("ill",),
-            "all samples are of one class, ill",
-        ),
     ],
 )
 def test_labels_are_read_in_the_forms_people_keep_them(y, classes, says):
@@ -208,15 +201,10 @@ def test_labels_are_read_in_the_forms_people_keep_them(y, classes, says):
     ("y", "says"),
     [
         (rng().random(30), "ask for regression"),
-        (np.array([0.0, np.nan, 1.0] * 10), "sample 1 has no label"),
         (np.array(["a", None, "b"] * 10, dtype=object), "sample 1 has no label"),
         (
             np.array([50_000, 50_001, 50_002] * 10),
             r"only 3 different labels, but the largest is 50002.*return_inverse",
-        ),
-        (
-            rng().random((30, 3)),
-            "column 0 of sample 0 is ",
         ),
         (
             np.eye(3)[[0, 1, 2] * 10] * (np.arange(30) != 7)[:, None],
@@ -234,10 +222,3 @@ def test_labels_that_cannot_be_classes_are_refused_with_a_hint(y, says):
         x = X
     with pytest.raises(DataError, match=f"E404 .*({says})"):
         data.arrays(x, y)
-
-
-def test_doubtful_test_sets_are_told():
-    """D6: samples that are in both parts, and classes that the test set lacks, are told."""
-    d = data.arrays(X, np.arange(30) % 3, X[:2], np.array([0, 1]))
-    assert "2 test samples of 2 also among the training samples" in notes(d)
-    assert "no test sample of class 2" in notes(d)

@@ -54,10 +54,8 @@ def test_every_example_is_read_as_its_kind(tmp_path):
             "E103 skew 'dirichlet': alpha must be a number, above 0; got -1. Write it like dirichlet:0.1.",
         ),
         ("dirichlet:0.1,min=2,min=3", "E103 skew 'dirichlet:0.1,min=2,min=3' gives 'min' twice."),
-        ("pathological:2x3x4", "E103 skew 'pathological' takes count x each; got '2x3x4'."),
         ("domain:site", "E103 skew 'domain' takes no value; got 'site'."),
         ("column", "E103 skew 'column' needs column, like column:site."),
-        ("iid+", "E103 unknown feature skew ''."),
     ],
 )
 def test_skews_out_of_range_are_refused(text, message):
@@ -73,7 +71,6 @@ def test_skews_out_of_range_are_refused(text, message):
             "bernoulli:nan",
             "E124 availability 'bernoulli': probability must be a finite number, at least 0, at most 1",
         ),
-        ("drop:0.2,drop:0.3", "E124 availability 'full,drop:0.2,drop:0.3' gives 'drop' twice."),
         ("persistent:0.2", "E124 availability 'persistent' needs rounds, like persistent:0.2x10."),
         ("trace:/", "E111 cannot read / (Is a directory); a trace is a CSV"),
     ],

@@ -1,9 +1,4 @@
-"""Sets larger than memory: rows are read when they are wanted, and train to the same bits as in memory.
-
-Likely mistakes: a file in Fortran order, a set with NaN somewhere in its middle, no test set beside a large
-file. What
-others may do: cut the file off while it is used, write to it, take it away before another process reads it.
-"""
+"""Sets larger than memory: rows are read when they are wanted, and train to the same bits as in memory."""
 
 import os
 
@@ -111,16 +106,6 @@ def test_what_becomes_of_a_smaller_file_changes_nothing(tmp_path, monkeypatch):
     assert np.array_equal(viewed.x, x[:80])
     assert np.array_equal(read.y, Y)
     assert np.array_equal(read.columns["site"], columns)
-
-
-def test_a_file_that_takes_a_quarter_of_the_memory_is_read_row_by_row(tmp_path, monkeypatch):
-    np.save(tmp_path / "x.npy", X)
-    monkeypatch.undo()
-    assert not is_streamed(data.arrays(tmp_path / "x.npy", Y).x)
-    monkeypatch.setattr(
-        "unskew.data.storage.sample_rows.usable_memory", lambda: 15 * X.nbytes
-    )  # as float32 it takes four times as much
-    assert is_streamed(data.arrays(tmp_path / "x.npy", Y).x)
 
 
 def test_other_processes_find_the_rows_in_files_beside_the_archive_and_no_others(tmp_path):

@@ -253,14 +253,6 @@ def _huge(path):
     path.write_bytes(bytes(content))
 
 
-HOSTILE = {
-    "a header that promises too much": _huge,
-    "half a file": lambda p: p.write_bytes(p.read_bytes()[:-30]),
-    "noise": lambda p: p.write_bytes(RNG.bytes(600)),
-    "nothing": lambda p: p.write_bytes(b""),
-}
-
-
 def test_a_volume_of_far_more_voxels_than_its_size_makes_likely_is_refused_unread(tmp_path, monkeypatch):
     path = save(tmp_path / "a.nii.gz", np.zeros((64, 64, 64)))
     monkeypatch.setattr(archives, "SMALL_SIZE", 2 * 64**3)

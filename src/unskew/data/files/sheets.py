@@ -155,10 +155,18 @@ def read_sheet(path: Path, numbers: cells.NumberFormat | None) -> Sheet:
 
 def _text_rows(path: Path, file: IO[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
     """(rows that are not blank, the line at which each begins)."""
-    if (size := path.stat().st_size) * CHARACTER_BYTES > usable_memory():
-        fault = f"{path} holds {size:,} bytes, for which memory is too small"
-        raise DataError("E142", f"{fault}; save it as Parquet, which is read in pieces.")
-    reader = csv.reader(file, delimiter=delimiter)
+    limit = usable_memory() // CHARACTER_BYTES
+
+    def limited_lines() -> Iterator[str]:
+        length = 0
+        for line in file:
+            length += len(line)
+            if length > limit:
+                fault = f"{path} holds more than {limit:,} characters, for which memory is too small"
+                raise DataError("E142", f"{fault}; save it as Parquet, which is read in pieces.")
+            yield line
+
+    reader = csv.reader(limited_lines(), delimiter=delimiter)
     rows, lines, begin = [], [], 1
     for row in reader:
         if row:

@@ -37,7 +37,7 @@ from annotated_types import Ge, Le
 
 from unskew.data.files import cells
 from unskew.data.files.archives import most_unpacked
-from unskew.data.files.sheets import Sheet, read_csv
+from unskew.data.files.sheets import read_csv
 from unskew.data.files.tree import (
     CHANNEL_SUFFIX,
     MASK_FOLDERS,
@@ -197,29 +197,25 @@ def add_participants(layout: ScanLayout, root: Path, site: str, label: str) -> S
         tables = ", ".join(PATIENT_TABLES)
         raise DataError("E402", f"{root} holds none of {tables}, which site= and label= read; write one.")
     sheet = read_csv(path)
-    rows = {str(v): i for i, v in reversed(list(enumerate(next(iter(sheet.columns.values())))))}
-    if lacking := {scan.patient: None for scan in layout.scans if scan.patient not in rows}:
+    patients = list(map(str, next(iter(sheet.columns.values()))))
+    if lacking := {scan.patient: None for scan in layout.scans if scan.patient not in patients}:
         text = f"{path} has no line for {abbreviate([*lacking])}"
         raise DataError("E403", f"{text}; its first column names patients.")
-    scans = list(layout.scans)
+    of_patient: dict[str, dict[str, str]] = {}
+    for name in filter(None, (site, label)):
+        values = sheet.columns[column_named(sheet.columns, name, path.name)]
+        if (missing := cells.missing(values)).any():
+            where = sheet.where(int(missing.argmax()))
+            raise DataError("E403", f"{path}: column '{name}' has no value {where}; fill it in.")
+        of_patient[name] = dict(zip(reversed(patients), map(str, reversed(values.tolist()))))
+    scans, classes = layout.scans, layout.classes
     if site:
-        values = _patient_column(sheet, site, path)
-        scans = [replace(scan, site=values[rows[scan.patient]]) for scan in scans]
-    if not label:
-        return replace(layout, scans=tuple(scans))
-    values = _patient_column(sheet, label, path)
-    classes = tuple(sorted({values[rows[scan.patient]] for scan in scans}))
-    labelled = [replace(scan, label=classes.index(values[rows[scan.patient]])) for scan in scans]
-    return replace(layout, scans=tuple(labelled), classes=classes)
-
-
-def _patient_column(sheet: Sheet, name: str, path: Path) -> list[str]:
-    """The values of a column. Raises DataError (E403) for a column that does not exist or lacks values."""
-    values = sheet.columns[column_named(sheet.columns, name, path.name)]
-    if (missing := cells.missing(values)).any():
-        where = sheet.where(int(missing.argmax()))
-        raise DataError("E403", f"{path}: column '{name}' has no value {where}; fill it in.")
-    return list(map(str, values))
+        scans = tuple(replace(scan, site=of_patient[site][scan.patient]) for scan in scans)
+    if label:
+        classes = tuple(sorted({of_patient[label][scan.patient] for scan in scans}))
+        labels = [classes.index(of_patient[label][scan.patient]) for scan in scans]
+        scans = tuple(replace(scan, label=k) for scan, k in zip(scans, labels))
+    return replace(layout, scans=scans, classes=classes)
 
 
 def are_test_scans(name: str, scans: Sequence[Scan], share: float) -> np.ndarray:
@@ -372,8 +368,6 @@ def _square(planes_NHW: np.ndarray, size: int, filling: float) -> np.ndarray:
     return square
 
 
-LARGEST_SLICES = 4 << 30
-"""Maximal size of slices in memory, in bytes."""
 TEST_PATIENTS = 0.2
 """The share of patients that are held out if there is no folder test/."""
 
@@ -381,14 +375,11 @@ TEST_PATIENTS = 0.2
 @dataclass(frozen=True)
 class _Slices:
     """The slices of one volume: x float32 [N, S, S], y the masks int64 [N, S, S], or None if it has a class.
-
-    dropped: number of slices left out. shape, stored: of the volume, as in `Volume`.
-    """
+    dropped: number of slices left out. stored: as in `Volume`."""
 
     x: np.ndarray
     y: np.ndarray | None
     dropped: int
-    shape: tuple[int, ...]
     stored: str
 
 
@@ -419,7 +410,7 @@ def volumes(
     layout = add_participants(layout, root, site, label)
     name, scans = root.resolve().name, layout.scans
     test = are_test_scans(name, scans, TEST_PATIENTS)
-    cuts = _cut_all(name, scans, axis, size, empty == "drop")
+    cuts = read_each([s.path for s in scans], lambda i: _cut_volume(scans[i], axis, size, empty == "drop"))
     counts = np.array([len(cut.x) for cut in cuts])
     if not counts[~test].any() or not counts[test].any():
         raise DataError(
@@ -427,7 +418,12 @@ def volumes(
         )
     notes = [*layout.notes, *_slice_notes(scans, cuts, axis, size)]
     x, owner = np.concatenate([cut.x for cut in cuts])[:, None], np.repeat(np.arange(len(cuts)), counts)
-    y, classes = _slice_labels(name, layout, cuts, owner, notes)
+    y, classes = np.array([scan.label for scan in scans], np.int64)[owner], layout.classes
+    if not classes:
+        sites = np.array([scan.site for scan in scans])[owner]
+        masks = np.concatenate([cut.y for cut in cuts if cut.y is not None])
+        origin = MaskOrigin(sites, lambda i: str(scans[owner[i]].mask))
+        (y,), classes = as_masks(name, [masks], None, notes, [origin])
     columns = {"patient": np.array(_patients(scans))[owner]}
     if any(s.site for s in scans):
         columns["site"] = np.array([s.site for s in scans])[owner]
@@ -444,23 +440,6 @@ def prediction_slices(path: Path, name: str, axis: Axis, size: int) -> tuple[lis
     return [f"{name} slice {i}" for i in range(len(x))], x[:, None]
 
 
-def _cut_all(name: str, scans: Sequence[Scan], axis: Axis, size: int, drop: bool) -> list[_Slices]:
-    """The slices of every volume."""
-    limit, count = LARGEST_SLICES // (4 * size**2), 0
-
-    def cut(i: int) -> _Slices:
-        nonlocal count
-        piece = _cut_volume(scans[i], axis, size, drop)
-        count += len(piece.x)
-        if count > limit:
-            fault = f"the first {i + 1:,} of {len(scans):,} volumes have {count:,} slices, and {limit:,} fit"
-            remedy = f"({LARGEST_SLICES:,} bytes); take a smaller size, or fewer volumes"
-            raise DataError("E403", f"{name}: {fault} {remedy}.")
-        return piece
-
-    return read_each([s.path for s in scans], cut)
-
-
 def _cut_volume(scan: Scan, axis: Axis, size: int, drop: bool) -> _Slices:
     volume = read_nifti(scan.path)
     x, y = cut_slices(volume, axis, size), None
@@ -471,7 +450,7 @@ def _cut_volume(scan: Scan, axis: Axis, size: int, drop: bool) -> _Slices:
     full = x.min((1, 2)) < x.max((1, 2)) if y is None else y.any((1, 2))
     keep = full if drop else np.ones(len(x), bool)
     y = None if y is None else y[keep]
-    return _Slices(x[keep], y, int((~keep).sum()), volume.values.shape, volume.stored)
+    return _Slices(x[keep], y, int((~keep).sum()), volume.stored)
 
 
 def _patients(scans: Sequence[Scan]) -> list[str]:
@@ -480,29 +459,15 @@ def _patients(scans: Sequence[Scan]) -> list[str]:
     return [f"{s.site}/{s.patient}" if len(sites[s.patient]) > 1 else s.patient for s in scans]
 
 
-def _slice_labels(
-    name: str, layout: ScanLayout, cuts: Sequence[_Slices], owner: np.ndarray, notes: list[Note]
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """(masks [N, S, S] or classes [N], their names)."""
-    if layout.classes:
-        return np.array([scan.label for scan in layout.scans], np.int64)[owner], layout.classes
-    sites = np.array([scan.site for scan in layout.scans])[owner]
-    origin = MaskOrigin(sites, lambda i: str(layout.scans[owner[i]].mask))
-    masks = np.concatenate([c.y for c in cuts if c.y is not None])
-    (y,), classes = as_masks(name, [masks], None, notes, [origin])
-    return y, classes
-
-
 def _slice_notes(scans: Sequence[Scan], cuts: Sequence[_Slices], axis: Axis, size: int) -> list[Note]:
     """Notes on patients, orientations, shapes and empty slices."""
     stored = Counter(cut.stored or "unknown" for cut in cuts)
     orientations = ", ".join(f"{orientation} {n:,}" for orientation, n in stored.most_common())
     of_patients = f"{quantity(len(scans), 'volume')} of {quantity(len({s.owner for s in scans}), 'patient')}"
-    shape = " x ".join(map(str, Counter(cut.shape for cut in cuts).most_common(1)[0][0]))
     notes: list[Note] = [
         ("note", f"{of_patients}, whose slices are on one side of the test split"),
         ("scaled", f"orientations as stored: {orientations}; all were turned to RAS, in {axis} slices"),
-        ("scaled", f"volumes such as {shape} became slices of {size} x {size}, in proportion (size={size})"),
+        ("scaled", f"volumes became slices of {size} x {size}, in proportion (size={size})"),
     ]
     if "unknown" in stored:
         text = f"{quantity(stored['unknown'], 'volume')} without an orientation, taken as they are stored"
