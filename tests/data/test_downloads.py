@@ -207,7 +207,7 @@ def written(path: Path, content: bytes) -> Path:
     [
         (
             lambda p: written(p / "a.tar.gz", tar(p / "b.tar.gz", a_cifar10()).read_bytes()[:900]),
-            "E401 .*damaged",
+            "E401 .*cannot be read as what its name says",
         ),
         (lambda p: p / "nothing.zip", "E402 there is no"),
         (lambda p: folder(p / "f", {"data_batch_1": b"cos\nsystem\n(S'x'\ntR."}), "E401 .*os.system"),

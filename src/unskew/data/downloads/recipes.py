@@ -19,7 +19,6 @@ import pickle
 import struct
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -28,10 +27,10 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
+from unskew.data.samples.conversion import damage_as_error
 from unskew.errors import DataError, excerpt
 
-READ_ERRORS = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, RuntimeError, ValueError)
-"""The errors that readers of archives raise for damaged and encrypted ones."""
+AGAIN = "download it again"
 
 
 @dataclass(frozen=True)
@@ -111,11 +110,9 @@ class Files:
         place = self.named(name)
         if place is None:
             raise DataError("E401", f"{self.place} holds no file {name}; is it the right archive, and whole?")
-        try:
+        with damage_as_error(f"{self.place}: {place}", "what its name says", AGAIN):
             content = self.reading[place]()
             return gzip.decompress(content) if place.endswith(".gz") else content
-        except READ_ERRORS as error:
-            raise damaged(f"{self.place}: {place} is damaged: {error}") from error
 
 
 def open_files(path: Path) -> Files:
@@ -126,21 +123,20 @@ def open_files(path: Path) -> Files:
         return Files(str(path), {file.relative_to(path).as_posix(): file.read_bytes for file in files})
     if not path.is_file():
         raise DataError("E402", f"there is no {path}.")
-    try:
+    with damage_as_error(path, "what its name says", AGAIN):
         if path.name.endswith((".tar.gz", ".tgz", ".tar")):
             archive = tarfile.open(path)  # noqa: SIM115  (its members are read later)
             members = {m.name: m for m in archive if m.isreg()}
             return Files(str(path), {n: lambda m=m: _read_member(archive, m) for n, m in members.items()})
         if zipfile.is_zipfile(path):
             return open_zip(path.read_bytes(), str(path))
-    except READ_ERRORS as error:
-        raise damaged(f"{path} is damaged or not what its name says: {error}") from error
     return Files(str(path), {path.name: path.read_bytes})
 
 
 def open_zip(content: bytes, place: str) -> Files:
-    """The files of a zip archive. Raises READ_ERRORS."""
-    archive = zipfile.ZipFile(io.BytesIO(content))
+    """The files of a zip archive. Raises DataError (E401) for a damaged one."""
+    with damage_as_error(place, "a zip archive", AGAIN):
+        archive = zipfile.ZipFile(io.BytesIO(content))
     members = [m for m in archive.infolist() if not m.is_dir()]
     return Files(place, {m.filename: lambda m=m: archive.read(m) for m in members})
 
@@ -156,23 +152,23 @@ def _read_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 class _PlainUnpickler(pickle.Unpickler):
     """An unpickler that resolves the three names of which NumPy's arrays are made, and no other."""
 
+    place = ""
     names = {"_reconstruct": np.zeros(0).__reduce__()[0], "ndarray": np.ndarray, "dtype": np.dtype}
 
     def find_class(self, module: str, name: str) -> Any:
         if module.split(".")[0] == "numpy" and name in self.names:
             return self.names[name]
-        raise damaged(f"this pickle is refused: it asks for {excerpt(f'{module}.{name}')}")
+        asks = excerpt(f"{module}.{name}")
+        raise damaged(f"{self.place}: this pickle is refused: it asks for {asks}")
 
 
 def read_pickle(content: bytes, place: str) -> dict[bytes, Any]:
     """The dictionary of a pickle, with bytes as keys. place: for messages. Raises DataError (E401) for a
     pickle that requests anything else or is damaged."""
-    try:
-        value = _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
-    except DataError as error:
-        raise DataError(error.code, f"{place}: {error.text}") from error
-    except Exception as error:  # a damaged pickle can raise anything
-        raise damaged(f"{place} is no whole pickle: {excerpt(str(error))}") from error
+    with damage_as_error(place, "a pickle", AGAIN):
+        unpickler = _PlainUnpickler(io.BytesIO(content), encoding="bytes")
+        unpickler.place = place
+        value = unpickler.load()
     if not isinstance(value, dict):
         raise damaged(f"{place} holds a {type(value).__name__}, not a dictionary")
     return value
@@ -273,11 +269,7 @@ def uci_har(path: Path, _name: str) -> OriginalSamples:
     """7,352 and 2,947 windows, float32 [N, 1, 128, 9]; the column `subject`."""
     files = open_files(path)
     if files.named(INNER_ZIP):
-        place = f"{files.place}: {INNER_ZIP}"
-        try:
-            files = open_zip(files.read(INNER_ZIP), place)
-        except READ_ERRORS as error:
-            raise damaged(f"{place} is damaged: {error}") from error
+        files = open_zip(files.read(INNER_ZIP), f"{files.place}: {INNER_ZIP}")
     lines = files.read("activity_labels.txt").decode("ascii", "replace").split("\n")
     classes = tuple(line.split()[1] for line in lines if len(line.split()) == 2)
     (x, y, subject), (x_test, y_test, subject_test) = (_windows(files, part) for part in ("train", "test"))
@@ -295,10 +287,8 @@ def _windows(files: Files, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarra
 
 def _numbers(files: Files, name: str, columns: int) -> np.ndarray:
     """The table of numbers in a text file, float32 [n, columns]."""
-    try:
+    with damage_as_error(f"{files.place}: {name}", "a table of numbers", AGAIN):
         rows = np.loadtxt(io.BytesIO(files.read(name)), dtype=np.float32, ndmin=2, comments=None)
-    except ValueError as error:
-        raise damaged(f"{files.place}: {name} is no table of numbers: {error}") from error
     if rows.shape[1:] != (columns,) or not np.isfinite(rows).all():
         raise damaged(f"{files.place}: {name} has not {columns} numbers in each line")
     return rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import IO
 import numpy as np
 
 from unskew.data.files import cells
+from unskew.data.samples.conversion import damage_as_error
 from unskew.data.samples.reading_notes import abbreviate
 from unskew.errors import DataError, excerpt
 from unskew.system.machine import usable_memory
@@ -113,24 +113,16 @@ def read_csv(path: Path, numbers: cells.NumberFormat | None = None) -> Sheet:
     Raises DataError: E402 for a missing file, E401 for a file that is no table, E142 for a table that memory
     does not hold.
     """
-    encoding = f"{path} is not written in UTF-8; save it as UTF-8 (in Excel: 'CSV UTF-8')."
+    remedy = "save it as CSV in UTF-8 (in Excel: 'CSV UTF-8')"
     opened = gzip.open if path.suffix.lower() == ".gz" else open
-    try:
+    with damage_as_error(path, "a table with a header line", remedy):
         with opened(path, "rt", newline="", encoding="utf-8-sig") as file:
             first = file.readline()
             file.seek(0)
             delimiter = max(DELIMITERS, key=first.count)
             rows, lines = _text_rows(path, file, delimiter)
-    except (DataError, PermissionError):
-        raise
-    except FileNotFoundError:
-        raise DataError("E402", f"there is no {path}.") from None
-    except UnicodeDecodeError:
-        raise DataError("E401", encoding) from None
-    except (OSError, EOFError, zlib.error, ValueError, csv.Error) as error:
-        raise DataError("E401", f"{path} cannot be read as a table with a header line: {error}.") from error
-    if "\0" in first:
-        raise DataError("E401", encoding)
+        if "\0" in first:
+            raise ValueError("it is not written in UTF-8")
     if len(rows) < 2:
         raise DataError("E401", f"{path} holds no rows below its header line.")
     _check_shape(path, rows, lines)
