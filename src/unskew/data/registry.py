@@ -13,9 +13,8 @@ from typing import Any
 
 from unskew.data.downloads.recipes import RECIPES
 from unskew.data.files.archives import archive_path
-from unskew.data.files.parquet import parquet_files
 from unskew.data.files.sheets import CSV_ENDINGS, table_ending, table_files
-from unskew.data.files.tree import PARQUET_ENDING, content_of
+from unskew.data.files.tree import content_of
 from unskew.data.kinds.column_roles import column_named
 from unskew.data.readers.from_folder import folder
 from unskew.data.readers.from_npz import npz
@@ -175,11 +174,10 @@ def _split_text(text: str) -> tuple[str, dict[str, object]]:
 
 
 def _is_there(text: str) -> bool:
-    """Whether a text is the path of an existing file or folder, or a pattern that matches tables."""
+    """Whether a text is the path of an existing file or folder, or a pattern that matches files."""
+    path = Path(text)
     # unlike Path.exists, os.path.exists answers False for a name that is too long
-    if "*" in text and not os.path.exists(text):
-        return bool(parquet_files(Path(text)) if text.endswith(PARQUET_ENDING) else table_files(Path(text)))
-    return os.path.exists(text)
+    return os.path.exists(text) or ("*" in path.name and any(path.parent.glob(path.name)))
 
 
 READERS: dict[str, Callable[..., Dataset]] = {
