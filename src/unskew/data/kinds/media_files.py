@@ -40,13 +40,15 @@ def decode_files(
     each image. in_memory: whether to keep the samples in memory; None decides by their size.
     Raises DataError (E401), with all files that cannot be read.
     """
-    images = ImageSettings(*map(into.get, ("size", "fit", "bits"))) if into["kind"] == "images" else None
-    format = None if images else SoundFormat(*map(into.get, ("rate", "seconds", "window")))
+    images = into["kind"] == "images"
+    settings: Any  # of one kind or the other
+    decode: Decode
     if images:
-        shape = (3, images.size, images.size)
-        decode: Callable[..., Any] = partial(decode_image, settings=images)
+        settings = ImageSettings(into["size"], into["fit"], into["bits"])
+        shape, decode = (3, settings.size, settings.size), partial(decode_image, settings=settings)
     else:
-        shape, decode = spectrogram_shape(format), partial(read_sound, format=format)
+        settings = SoundFormat(into["rate"], into["seconds"], into["window"])
+        shape, decode = spectrogram_shape(settings), partial(read_sound, format=settings)
     sink, rows = SampleSink(name, (number, *shape), in_memory), count()
 
     def read(file: Path | io.BytesIO, place: str) -> Any:
@@ -56,9 +58,9 @@ def decode_files(
 
     infos = each(read)
     if images:
-        notes += [*size_notes(infos, *astuple(images)), *depth_warnings(infos, sites, images.bits)]
+        notes += [*size_notes(infos, *astuple(settings)), *depth_warnings(infos, sites, settings.bits)]
     else:
-        notes += sound_notes(infos, format)
+        notes += sound_notes(infos, settings)
     return sink.samples(notes), infos
 
 
