@@ -22,6 +22,7 @@ import unskew
 from tests.cli.calling import call
 from unskew.data.downloads import get
 from unskew.data.downloads.recipes import RECIPES, SIGNALS, OriginalSamples, read_pickle
+from unskew.data.files import archives
 from unskew.errors import DataError
 from unskew.system import disk
 
@@ -242,6 +243,20 @@ def test_files_of_the_wrong_kind_or_length_are_refused(name, contents, says, tmp
     with pytest.raises(DataError, match=says):
         made(name, folder(tmp_path / "f", contents), tmp_path)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["gz", "zip", "tar"])
+def test_files_that_unpack_to_far_more_than_their_size_are_refused(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "SMALL_SIZE", 1 << 20)
+    name, content = "train-images.idx3-ubyte", bytes(3 << 20)
+    if kind == "gz":
+        origin = folder(tmp_path / "f", {f"{name}.gz": gzip.compress(content)})
+    elif kind == "zip":
+        origin = written(tmp_path / "a.zip", zipped({name: content}))
+    else:
+        origin = tar(tmp_path / "a.tar.gz", {name: content})
+    with pytest.raises(DataError, match=rf"E401 {name}.* bytes unpack to more than 1,048,576"):
+        made("mnist", origin, tmp_path)
 
 
 def test_a_file_of_a_published_digest_is_verified(tmp_path):

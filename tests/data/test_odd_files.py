@@ -2,6 +2,7 @@
 are refused by name.
 """
 
+import gzip
 import struct
 import zipfile
 import zlib
@@ -197,6 +198,17 @@ def test_archives_that_announce_far_more_than_their_size_are_refused_unread(
     for read in (data.read, lambda path: prediction_inputs.read_inputs(path, {"kind": "arrays"})):
         with pytest.raises(DataError, match=rf"E401 .*a\.npz: .*{says}"):
             read(path)
+
+
+@pytest.mark.parametrize("head", ["", "a,label\n1,"])
+def test_a_packed_table_of_far_more_than_its_size_is_refused_in_the_middle_of_a_line(
+    tmp_path, monkeypatch, head
+):
+    """A line without an end has to be held in memory; of 700 KB it took 2 GB."""
+    monkeypatch.setattr(archives, "SMALL_SIZE", 1 << 20)
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(head.encode() + b"0" * (3 << 20)))
+    with pytest.raises(DataError, match=r"E401 .*t\.csv\.gz: its .* bytes unpack to more than 1,048,576"):
+        data.read(tmp_path / "t.csv.gz")
 
 
 def wav(samples, rate=8000, kind=1):

@@ -27,6 +27,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
+from unskew.data.files.archives import read_unpacked
 from unskew.data.samples.conversion import damage_as_error
 from unskew.errors import DataError, excerpt
 
@@ -112,7 +113,9 @@ class Files:
             raise DataError("E401", f"{self.place} holds no file {name}; is it the right archive, and whole?")
         with damage_as_error(f"{self.place}: {place}", "what its name says", AGAIN):
             content = self.reading[place]()
-            return gzip.decompress(content) if place.endswith(".gz") else content
+            if not place.endswith(".gz"):
+                return content
+            return read_unpacked(gzip.GzipFile(fileobj=io.BytesIO(content)), place, len(content))
 
 
 def open_files(path: Path) -> Files:
@@ -127,7 +130,10 @@ def open_files(path: Path) -> Files:
         if path.name.endswith((".tar.gz", ".tgz", ".tar")):
             archive = tarfile.open(path)  # noqa: SIM115  (its members are read later)
             members = {m.name: m for m in archive if m.isreg()}
-            return Files(str(path), {n: lambda m=m: _read_member(archive, m) for n, m in members.items()})
+            size = path.stat().st_size
+            return Files(
+                str(path), {n: lambda m=m: _read_member(archive, m, size) for n, m in members.items()}
+            )
         if zipfile.is_zipfile(path):
             return open_zip(path.read_bytes(), str(path))
     return Files(str(path), {path.name: path.read_bytes})
@@ -138,12 +144,15 @@ def open_zip(content: bytes, place: str) -> Files:
     with damage_as_error(place, "a zip archive", AGAIN):
         archive = zipfile.ZipFile(io.BytesIO(content))
     members = [m for m in archive.infolist() if not m.is_dir()]
-    return Files(place, {m.filename: lambda m=m: archive.read(m) for m in members})
+    size = len(content)
+    return Files(
+        place, {m.filename: lambda m=m: read_unpacked(archive.open(m), m.filename, size) for m in members}
+    )
 
 
-def _read_member(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+def _read_member(archive: tarfile.TarFile, member: tarfile.TarInfo, size: int) -> bytes:
     file = archive.extractfile(member)
-    content = file.read() if file else b""
+    content = read_unpacked(file, member.name, size) if file else b""
     if len(content) != member.size:
         raise EOFError(f"{member.name} ends after {len(content):,} of {member.size:,} bytes")
     return content

@@ -1,4 +1,5 @@
-"""NumPy archives, and the pictures packed in them, read without pickle; an error names the damaged file.
+"""NumPy archives, and the pictures packed in them, read without pickle; what other archives unpack to, within
+bounds. An error names the damaged file.
 
 The archives of named sets are in the folder that the environment variable UNSKEW_DATA names.
 """
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -23,6 +24,7 @@ from unskew.errors import DataError
 
 SMALL_SIZE, MOST_RATIO = 1 << 30, 200
 """A file may announce this many bytes, or this many times its own size."""
+PIECE = 1 << 20
 LONGEST_WORD = 1 << 18
 """Maximal length of a word in an array of words, in bytes."""
 
@@ -88,9 +90,28 @@ class Archive(Mapping[str, np.ndarray]):
             return np.concatenate([np.asarray(strip).reshape(-1, size, size, 3) for strip in strips])
 
 
-def most_unpacked(path: Path) -> int:
+def most_unpacked(size: int) -> int:
     """The most bytes to which a file of this size may unpack."""
-    return max(SMALL_SIZE, MOST_RATIO * path.stat().st_size)
+    return max(SMALL_SIZE, MOST_RATIO * size)
+
+
+def read_unpacked(file: IO[bytes], place: object, size: int) -> bytes:
+    """The content of a compressed file. place: its name, for the message. size: in bytes, compressed. Raises
+    DataError (E401) for far more than this size makes likely."""
+    limit = most_unpacked(size)
+    fault = f"{place}: its {size:,} bytes unpack to more than {limit:,}; unpack it yourself if you trust it"
+    return read_at_most(file, limit, DataError("E401", f"{fault}."))
+
+
+def read_at_most(file: IO[bytes], limit: int, error: DataError) -> bytes:
+    """The content of a file. Raises the error if it is longer than the limit, in bytes."""
+    pieces, length = list[bytes](), 0
+    while piece := file.read(PIECE):
+        length += len(piece)
+        if length > limit:
+            raise error
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 @contextmanager
@@ -118,7 +139,7 @@ def _announced_shapes(z: Any, path: Path) -> dict[str, tuple[int, ...]]:
             raise DataError("E401", f"{path}: {fault}; save it with shorter ones.")
         total += max(entry.file_size, math.prod(shape) * dtype.itemsize)
         shapes[name] = shape
-    if total > most_unpacked(path):
+    if total > most_unpacked(path.stat().st_size):
         fault = f"its {path.stat().st_size:,} bytes unpack to {total:,}"
         raise DataError("E401", f"{path}: {fault}; save large arrays as .npy files in a folder.")
     return shapes

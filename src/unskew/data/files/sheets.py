@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
 from unskew.data.files import cells
+from unskew.data.files.archives import most_unpacked, read_at_most, read_unpacked
 from unskew.data.samples.conversion import damage_as_error
 from unskew.data.samples.reading_notes import abbreviate
 from unskew.errors import DataError, excerpt
@@ -114,13 +115,12 @@ def read_csv(path: Path, numbers: cells.NumberFormat | None = None) -> Sheet:
     does not hold.
     """
     remedy = "save it as CSV in UTF-8 (in Excel: 'CSV UTF-8')"
-    opened = gzip.open if path.suffix.lower() == ".gz" else open
     with damage_as_error(path, "a table with a header line", remedy):
-        with opened(path, "rt", newline="", encoding="utf-8-sig") as file:
-            first = file.readline()
-            file.seek(0)
-            delimiter = max(DELIMITERS, key=first.count)
-            rows, lines = _text_rows(path, file, delimiter)
+        file = io.TextIOWrapper(io.BytesIO(_table_bytes(path)), encoding="utf-8-sig", newline="")
+        first = file.readline()
+        file.seek(0)
+        delimiter = max(DELIMITERS, key=first.count)
+        rows, lines = _text_rows(file, delimiter)
         if "\0" in first:
             raise ValueError("it is not written in UTF-8")
     if len(rows) < 2:
@@ -145,20 +145,25 @@ def read_sheet(path: Path, numbers: cells.NumberFormat | None) -> Sheet:
     return sheet
 
 
-def _text_rows(path: Path, file: IO[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
+def _table_bytes(path: Path) -> bytes:
+    """The content of a table, unpacked. Raises DataError (E142) for more than memory holds as a table."""
+    limit, size, packed = (
+        usable_memory() // CHARACTER_BYTES,
+        path.stat().st_size,
+        path.suffix.lower() == ".gz",
+    )
+    fault = f"{path} holds more than {limit:,} bytes, for which memory is too small"
+    error = DataError("E142", f"{fault}; save it as Parquet, which is read in pieces.")
+    with open(path, "rb") as file:
+        content = gzip.GzipFile(fileobj=file) if packed else file
+        if packed and most_unpacked(size) < limit:
+            return read_unpacked(content, path, size)
+        return read_at_most(content, limit, error)
+
+
+def _text_rows(file: Iterable[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
     """(rows that are not blank, the line at which each begins)."""
-    limit = usable_memory() // CHARACTER_BYTES
-
-    def limited_lines() -> Iterator[str]:
-        length = 0
-        for line in file:
-            length += len(line)
-            if length > limit:
-                fault = f"{path} holds more than {limit:,} characters, for which memory is too small"
-                raise DataError("E142", f"{fault}; save it as Parquet, which is read in pieces.")
-            yield line
-
-    reader = csv.reader(limited_lines(), delimiter=delimiter)
+    reader = csv.reader(file, delimiter=delimiter)
     rows, lines, begin = [], [], 1
     for row in reader:
         if row:

@@ -311,7 +311,7 @@ def read_nifti(path: Path) -> Volume:
             raise DataError("E403", f"{path} is {fault}; give one volume with three axes a file.")
         if dtype.kind not in "biuf":
             raise DataError("E403", f"{path} holds {dtype}; give one number a voxel.")
-        if 2 * math.prod(shape) > most_unpacked(path):
+        if 2 * math.prod(shape) > most_unpacked(path.stat().st_size):
             fault = f"its {path.stat().st_size:,} bytes announce {' x '.join(map(str, shape))} voxels"
             raise DataError("E401", f"{path}: {fault}; cut it, or copy it again.")
         has_orientation = bool(image.header["sform_code"] or image.header["qform_code"])
