@@ -157,7 +157,7 @@ def test_files_are_divided_by_a_pattern_of_their_names(tmp_path, name, pattern):
 def test_names_of_files_with_one_beginning_are_asked_about(tmp_path):
     pictures(tmp_path / "scans", "{patient}_{slice}.png")
     (question,) = warnings_of(data.read(f"{tmp_path}/scans(size=8)"))
-    text = "80 files have 20 different beginnings, such as 'P01'; if they belong together say group="
+    text = "80 files have 20 different parts of their names, such as 'P01'; if they belong together say group="
     assert question.startswith(text)
     choice = question.removeprefix(text).partition(",")[0]
     assert_apart(data.read(f"{tmp_path}/scans(size=8,group={choice})"), brightness)
@@ -168,7 +168,7 @@ def test_folders_of_one_class_each_are_asked_about(tmp_path):
     pictures(tmp_path / "scans", "{patient}/{slice}.png")
     (question,) = warnings_of(data.read(f"{tmp_path}/scans(size=8)"))
     assert question.startswith(
-        "80 files have 20 different folders of one class, such as 'P01'; if they belong"
+        "80 files have 20 different folders, such as 'P01'; if they belong"
     )
     assert "say group=site, or group=none" in question
     assert_apart(data.read(f"{tmp_path}/scans(size=8,group=site)"), brightness)

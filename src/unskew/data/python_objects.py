@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from unskew.data.clients.federation import Federation
 from unskew.data.files.tree import PART_NAMES
-from unskew.data.kinds.column_roles import GROUP_COLUMN, INDEPENDENT, column_named
+from unskew.data.kinds.column_roles import GROUP_COLUMN, INDEPENDENT, column_named, column_question
 from unskew.data.readers.from_items import from_items
-from unskew.data.readers.from_tables import add_labels, frame_columns, read_frames, read_table
+from unskew.data.readers.from_tables import add_labels, frame_columns, index_column, read_frames, read_table
 from unskew.data.readers.raw_samples import (
     RawSamples,
     check_columns,
@@ -87,9 +87,13 @@ def _take_object(data: Any, spec: SampleSpec, site: str) -> Dataset | Federation
         return _with_sites(data, site)
     if is_frame(data):
         columns = frame_columns(data)
+        index = {} if not named else index_column(data)
         if not named:
             columns, group = add_labels(data, group, "table", GROUP_COLUMN), GROUP_COLUMN
-        return read_table(columns, "table", label, site, target=target, group=group)
+        elif group in index:
+            columns |= index
+        dataset = read_table(columns, "table", label, site, target=target, group=group)
+        return dataset.with_notes(*([] if group else column_question(index)))
     if label and target:
         text = f"label='{label}' and target='{target}' exclude each other; give one of them"
         raise DataError("E403", f"{text}.")

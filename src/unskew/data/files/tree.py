@@ -291,6 +291,12 @@ def _mask_place(file: File) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     return "", file.folders, ()
 
 
+def folders_below_site(image: File) -> tuple[str, ...]:
+    """The folders below images/ that do not name a site; the first one does if there is none above."""
+    _, above, below = _mask_place(image)
+    return below if above else below[1:]
+
+
 def _pair_sites(images: Sequence[File]) -> list[str]:
     """The site of each image, "" if no image has one. Raises DataError (E404) if only some have one."""
     places = [_mask_place(file)[1:] for file in images]

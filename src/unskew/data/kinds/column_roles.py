@@ -9,8 +9,8 @@
 
 Samples of one group belong together, such as the rows of a patient or the windows of a recording: a model
 that has trained on one of them recognises the next one, so a test set with others scores memory. A user names
-the groups by a column, by a value for each sample, or by a pattern of file names. Without groups, a column or
-file names that look like the ids of several samples each are pointed out before training.
+the groups by a column, by a value for each sample, or by a pattern of file names. Without groups, a column,
+folders or file names that look like the ids of several samples each are pointed out before training.
 
 Letters: N rows, C columns, G groups.
 """
@@ -19,6 +19,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -26,7 +29,13 @@ import numpy as np
 from unskew.data.files import cells
 from unskew.data.files.sheets import Sheet
 from unskew.data.files.tree import PART_NAMES
-from unskew.data.kinds.features import NAME_SEPARATOR, column_of_numbers, is_row_number
+from unskew.data.kinds.features import (
+    MOST_KINDS,
+    NAME_SEPARATOR,
+    NUMBER_SHARE,
+    column_of_numbers,
+    is_row_number,
+)
 from unskew.data.kinds.labels import SPELLINGS, label_names
 from unskew.data.samples.conversion import array_of, is_mapped
 from unskew.data.samples.dataset import Target
@@ -277,7 +286,9 @@ _NUMBER_SUFFIX = re.compile(r"(?<=...)(en)?(id|code|nr|number|nummer)$")
 REPEATED_SHARE = 0.1
 """The share of samples with a value that another sample has, above which values count as ids of groups."""
 FEWEST_FILE_GROUPS = 5
-"""With fewer different beginnings, file names say something else than a group, such as a fold."""
+"""With fewer different numbers, file names say something else than a group, such as a fold."""
+FEWEST_FOLDERS = 10
+"""Fewer folders with files of several classes are sites."""
 SEPARATORS = "-_. "
 
 
@@ -306,8 +317,8 @@ def overlap_warning(groups: np.ndarray, test_groups: np.ndarray, column: str) ->
 
 
 def column_question(columns: Mapping[str, np.ndarray], test: np.ndarray | None = None) -> list[Note]:
-    """The question whether the values of a column are groups; of several such columns, that with the fewest
-    values.
+    """The question whether the values of a column are groups: of one with the name of ids, else of one with
+    so many words that it is no feature; of several such columns, that with the fewest values.
 
     columns: values of all samples, [N] each. test: which samples are in the given test set, bool [N], None
     without one.
@@ -315,14 +326,22 @@ def column_question(columns: Mapping[str, np.ndarray], test: np.ndarray | None =
     ids = {
         column: values.astype(str) if values.dtype.kind in "OUS" else values
         for column, values in columns.items()
-        if is_id_name(column) and values.dtype.kind in "biuOUS"
+        if values.dtype.kind in "biuOUS" and (is_id_name(column) or _is_wide(column, values))
     }
     numbers = {column: len(np.unique(values)) for column, values in ids.items()}
-    for column in sorted(numbers, key=numbers.__getitem__):
+    for column in sorted(numbers, key=lambda column: (not is_id_name(column), numbers[column])):
         kind = f"values in '{column}'"
         if numbers[column] > 2 and (note := _question(ids[column], test, "row", kind, column)):
             return [note]
     return []
+
+
+def _is_wide(column: str, values: np.ndarray) -> bool:
+    """Whether a column that does not name sites holds words of too many kinds for a feature."""
+    if values.dtype.kind not in "OUS" or column.lower() in SITE_NAMES:
+        return False
+    words = cells.words(values).tolist()
+    return len(set(words)) > MOST_KINDS and cells.look_like_numbers(words[:1000]).mean() <= NUMBER_SHARE
 
 
 def _question(ids: np.ndarray, test: np.ndarray | None, noun: str, kind: str, choice: str) -> Note | None:
@@ -339,56 +358,132 @@ def _question(ids: np.ndarray, test: np.ndarray | None, noun: str, kind: str, ch
     return ("warning", f"{text}; if they belong together say group={choice}, or group={INDEPENDENT}")
 
 
-def file_groups(names: Sequence[str], pattern: str, where: str) -> np.ndarray:
-    """The group of each file, [N]: the first match of a regular expression in its name, or of the bracket in
-    it.
+def file_groups(paths: Sequence[str], pattern: str, where: str) -> np.ndarray:
+    """The group of each file, [N]: the first match of a regular expression, or of the bracket in it, in its
+    name; in its path if not every name has one.
 
-    names: names of files without folders. where: the folder, for messages.
-    Raises UsageError (E125) for a pattern that is no regular expression, DataError (E404) for names without a
+    paths: paths of files below the folder. where: the folder, for messages.
+    Raises UsageError (E125) for a pattern that is no regular expression, DataError (E404) for files without a
     match.
     """
     setting = f"group={excerpt(pattern, 40)} is no column"
+    names = [path.rpartition("/")[2] for path in paths]
     try:
         matches = [re.search(pattern, name) for name in names]
+        if not all(matches):
+            matches = [re.search(pattern, path) for path in paths]
     except re.error as error:
         raise UsageError("E125", f"{where}: {setting}, and no regular expression ({error}).") from None
     if unmatched := [name for name, match in zip(names, matches) if match is None]:
         fault = f"{setting}, and is found in no part of {unmatched[0]}"
         count = f"{quantity(len(unmatched), 'such file')} of {len(names):,}"
-        remedy = "write a regular expression for what the file names of one group share, such as 'P[0-9]+'"
+        remedy = "write a regular expression for what the names of one group share, such as 'P[0-9]+'"
         raise DataError("E404", f"{where}: {fault} ({count}); {remedy}.")
     return np.array([match[match.re.groups and 1] for match in matches if match])
 
 
-def folder_question(ids: np.ndarray, labels: np.ndarray, test: np.ndarray | None) -> list[Note]:
-    """The question whether files of one folder belong together, where each of many folders has files of one
-    class, as in `CLASS/PATIENT/`: hospitals usually have several classes.
+def file_question(
+    paths: Sequence[str],
+    labels: np.ndarray,
+    test: np.ndarray | None,
+    site: np.ndarray | None = None,
+    stems: Sequence[str] = (),
+) -> list[Note]:
+    """The question whether files of one folder belong together, as `P03/1.png` and `P03/2.png` may, or files
+    with one number in their names: `P03_1.png` and `P03_2.png`.
 
-    ids: the folder of each file, [N]. labels, test: as for `file_question`.
+    paths: of files below the folder, without the names of parts. labels: classes, [N], or other labels. test:
+    as for `column_question`. site: the site of each file, [N]. stems: names in which to search for numbers;
+    by default those of the files.
     """
-    classes = len(np.unique(labels))
-    folders = len(np.unique(ids))
-    pairs = {*zip(ids.tolist(), labels.tolist())} if labels.ndim == 1 else ()
-    if len(pairs) != folders or folders < max(FEWEST_FILE_GROUPS, classes + 1):
-        return []
-    note = _question(ids, test, "file", f"folders of one class, such as {excerpt(str(ids[0]), 30)}", "site")
-    return [note] if note else []
+    y = labels if labels.ndim == 1 and labels.dtype.kind in "biu" else np.zeros(len(paths), np.int64)
+    names = stems or [re.sub(r"(\.nii)?\.[^.]*$", "", path.rpartition("/")[2]) for path in paths]
+    for candidates in (_folders_of(paths, y, site), _numbers_of(paths, names)):
+        candidates = [c for c in candidates if _are_groups(c, y)]
+        fewest = min((_classes_of_each(c.ids, y) for c in candidates), default=0)
+        # a patient may have one class, while a slice's number says nothing about it
+        best = [c for c in candidates if _classes_of_each(c.ids, y) == fewest]
+        if best:
+            choices = " or group=".join(dict.fromkeys(_choice(c, paths) for c in best))
+            kind = f"{best[0].kind}, such as {excerpt(str(best[0].ids[0]), 30)}"
+            note = _question(best[0].ids, test, "file", kind, choices)
+            return [note] if note else []
+    return []
 
 
-def file_question(names: Sequence[str], labels: np.ndarray, test: np.ndarray | None) -> list[Note]:
-    """The question whether files with one beginning of their names, up to a number and a separator, belong
-    together: `P03_1.png` and `P03_2.png`.
+@dataclass(frozen=True)
+class _FileGroups:
+    """What may be the groups of files. ids: of each file, [N]. keys: with the folder above, [N]: several
+    files have one key. fewest: the smallest number of groups. choices: values of `group` that may find
+    them."""
 
-    labels: classes, [N]; beginnings that only repeat the class are no groups. test: as for `column_question`.
-    """
-    beginnings = [re.match(rf"[^0-9]*[0-9]+(?=[{SEPARATORS}].*[0-9A-Za-z].*\.)", name) for name in names]
-    if not all(beginnings):
-        return []
-    ids = np.array([match[0] for match in beginnings if match])
-    classes = len(np.unique(labels)) if labels.ndim == 1 and labels.dtype.kind in "biu" else 0
-    if len({*ids.tolist()}) < max(FEWEST_FILE_GROUPS, classes + 1):
-        return []
-    shapes = {re.sub("[0-9]+", "[0-9]+", text) for text in ids.tolist()}
-    pattern = shapes.pop() if len(shapes) == 1 else "[^0-9]*[0-9]+"
-    note = _question(ids, test, "file", f"beginnings, such as {excerpt(str(ids[0]), 30)}", f"'{pattern}'")
-    return [note] if note else []
+    ids: np.ndarray
+    keys: Sequence[str]
+    kind: str
+    fewest: int
+    choices: tuple[str, ...]
+
+
+def _are_groups(candidate: _FileGroups, y: np.ndarray) -> bool:
+    """Whether there are so many different ids that they are neither classes nor folds, of several files
+    each. y: classes, [N]."""
+    _, counts = np.unique(candidate.keys, return_counts=True)
+    repeated = counts[counts > 1].sum() >= REPEATED_SHARE * len(y)
+    return bool(repeated) and len(np.unique(candidate.ids)) >= max(candidate.fewest, len(np.unique(y)) + 1)
+
+
+def _classes_of_each(ids: np.ndarray, y: np.ndarray) -> float:
+    """The number of classes of one group, on average."""
+    return len({*zip(ids.tolist(), y.tolist())}) / len(np.unique(ids))
+
+
+def _folders_of(paths: Sequence[str], y: np.ndarray, site: np.ndarray | None) -> list[_FileGroups]:
+    """The folders of each level as groups; of several levels, the one with most. Sites are fewer than
+    patients, and usually have several classes."""
+    levels = list[_FileGroups]()
+    parts = [path.split("/")[:-1] for path in paths]
+    for level in range(min(map(len, parts))):
+        ids = np.array([names[level] for names in parts])
+        of_one_class = y.any() and _classes_of_each(ids, y) == 1
+        choices = ("site",) if site is not None and _divide_alike(ids, site) else ()
+        pattern = f"'([^/]+){'/[^/]+' * (len(parts[0]) - level)}$'"
+        keys = ["/".join(names[: level + 1]) for names in parts]
+        fewest = FEWEST_FILE_GROUPS if of_one_class else FEWEST_FOLDERS
+        levels.append(_FileGroups(ids, keys, "folders", fewest, (*choices, pattern)))
+    levels = [level for level in levels if _are_groups(level, y)]
+    return sorted(levels, key=lambda level: len(np.unique(level.ids)))[-1:]
+
+
+def _numbers_of(paths: Sequence[str], names: Sequence[str]) -> list[_FileGroups]:
+    """The numbers in names as groups, each with the letters before it: `slice1` and `patient03` of
+    slice1_patient03; where there is a single number, the letters."""
+    number = re.compile("[^0-9]*[0-9]+")
+    pieces = [re.split(rf"(?<=[0-9])[{SEPARATORS}]+", name) for name in names]
+    numbers = [list(takewhile(number.fullmatch, of_name)) for of_name in pieces]
+    folders = [path.rpartition("/")[0] for path in paths]
+    columns = [np.array(column) for column in zip(*numbers)]
+    patterns = [f"'^{f'[^0-9]*[0-9]+[{SEPARATORS}]+' * i}([^0-9]*[0-9]+)'" for i in range(len(columns))]
+    if all(len(of_name) == 1 for of_name in pieces) and columns:
+        columns, patterns = [np.array([re.sub("[0-9]+$", "", name) for name in names])], ["'[^0-9]+'"]
+    candidates = list[_FileGroups]()
+    for ids, pattern in zip(columns, patterns):
+        shapes = {re.sub("[0-9]+", "[0-9]+", text) for text in ids.tolist()}
+        choices = (f"'{shapes.pop()}'", pattern) if len(shapes) == 1 else (pattern,)
+        keys = [f"{folder}/{text}" for folder, text in zip(folders, ids.tolist())]
+        candidates.append(_FileGroups(ids, keys, "parts of their names", FEWEST_FILE_GROUPS, choices))
+    return candidates
+
+
+def _choice(candidate: _FileGroups, paths: Sequence[str]) -> str:
+    """The value of `group` that finds these groups."""
+    for choice in candidate.choices:
+        with suppress(DataError, UsageError):
+            if choice == "site" or _divide_alike(file_groups(paths, choice.strip("'"), ""), candidate.ids):
+                return choice
+    return "REGULAR-EXPRESSION"
+
+
+def _divide_alike(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two groupings of the same files, [N] each, are one."""
+    pairs = {*zip(one.tolist(), other.tolist())}
+    return len(pairs) == len(np.unique(one)) == len(np.unique(other))

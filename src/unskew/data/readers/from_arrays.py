@@ -164,10 +164,14 @@ def _group_notes(
     tested: bool,
 ) -> list[Note]:
     """The number of groups, and a warning if the test set divides them."""
-    train, test, _ = facts
+    train, test, words = facts
     if group == INDEPENDENT:
         return []
     if not group:
+        # a column of words is numbered; the question depends on the words
+        train, test = (
+            {c: np.array(words[c])[v] if c in words else v for c, v in p.items()} for p in (train, test)
+        )
         if not tested:
             return column_question(train)
         both = {c: np.concatenate([values, test[c]]) for c, values in train.items() if c in test}

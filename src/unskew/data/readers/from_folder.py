@@ -39,7 +39,6 @@ from unskew.data.kinds.column_roles import (
     column_question,
     file_groups,
     file_question,
-    folder_question,
     group_setting,
     label_column_in,
     part_column,
@@ -103,8 +102,8 @@ def folder(
     any folders + *.csv  files that a table lists by name, with labels, sites and further columns
 
     group: what files of one patient or recording share, which no split separates: a column of the CSV that
-    lists them, `site`, or a regular expression; its match in a file's name, or the part of the match in
-    brackets, is the group: 'P[0-9]+'. "none" if files are independent.
+    lists them, `site`, or a regular expression; its match in a file's name (where not every name has one, in
+    its path), or the part of the match in brackets, is the group: 'P[0-9]+'. "none" if files are independent.
     target: as for a table: a column of numbers to predict, or several of zeros and ones, "fever,cough".
     Raises DataError: E404 for folders without the expected files, E401 for a file that cannot be read; for a
     listed table also E403, E404 and E405 as `read_table` does.
@@ -173,15 +172,13 @@ def _dataset_of(tree: FolderTree, files: Sequence[File], raw: RawSamples, notes:
     test = np.array([f.part == "test" for f in files], dtype=bool)
     if test.all():
         raise DataError("E404", f"{tree.root} holds no training files.")
-    columns, names = dict(raw.columns), [f.path.name for f in files]
+    columns, paths = dict(raw.columns), ["/".join((*f.folders, f.path.name)) for f in files]
     group, tested = raw.group, test if test.any() else None
     if not group:
         questions = column_question(columns, tested)
-        if "site" in columns:
-            questions = questions or folder_question(columns["site"], raw.y, tested)
-        notes += questions or file_question(names, raw.y, tested)
+        notes += questions or file_question(paths, raw.y, tested, columns.get("site"))
     elif group not in columns and group != INDEPENDENT:
-        columns[GROUP_COLUMN], group = file_groups(names, group, str(tree.root)), GROUP_COLUMN
+        columns[GROUP_COLUMN], group = file_groups(paths, group, str(tree.root)), GROUP_COLUMN
     raw = replace(raw, columns=columns, notes=tuple(notes), group=group, layout="channels first")
     return raw.divided(tested).dataset(tree.root.resolve().name)
 

@@ -17,7 +17,6 @@ from unskew.data.kinds.column_roles import (
     INDEPENDENT,
     column_named,
     column_question,
-    is_id_name,
     label_column_in,
 )
 from unskew.data.kinds.images import channels_first
@@ -49,11 +48,20 @@ def from_items(items: Any, label: str = "", group: str = "") -> RawSamples:
     item = _get_item(items, 0, name)
     key = (label or label_column_in(item)) if isinstance(item, Mapping) else ""
     first = _item_pair(item, 0, name, key)
+    group, facts = _fact_lists(item, key, group, name)
     used = (key, group, *INPUT_KEYS)
     if unused := [k for k in item if k not in used] if isinstance(item, Mapping) else []:
         text = f"{excerpt(unused)} of every sample: several inputs go into a dictionary of their own"
         notes.append(("left out", text))
-    pairs = (_item_pair(_get_item(items, i, name), i, name, key) if i else first for i in range(count))
+
+    def pairs_of_items() -> Pairs:
+        for i in range(count):
+            one = _get_item(items, i, name) if i else item
+            for fact, values in facts.items():
+                values.append(one.get(fact) if isinstance(one, Mapping) else None)
+            yield _item_pair(one, i, name, key) if i else first
+
+    pairs = pairs_of_items()
     ys, dtype = list[Any](), ""
     if has_several_inputs(first[0]):
         x: Any = _stack_inputs(pairs, name, ys)
@@ -62,7 +70,10 @@ def from_items(items: Any, label: str = "", group: str = "") -> RawSamples:
     if any(getattr(items, kind, None) is not None for kind in ("transform", "transforms")):
         notes.append(("note", "every sample was read once: what a random transform did to it stays"))
     classes = _item_classes(items, ys, key)
-    group, columns = _item_groups(items, item, group, name, notes)
+    columns = {fact: np.array(values) for fact, values in facts.items()}
+    notes += [] if group else column_question(columns)
+    group = group if group in columns else ""
+    columns = {group: columns[group]} if group else {}
     y = _stack_labels(ys, name)
     return RawSamples(
         x, y, classes=classes, columns=columns, notes=tuple(notes), group=group, source_dtype=dtype
@@ -137,25 +148,16 @@ def has_several_inputs(x: Any) -> bool:
     return isinstance(x, Mapping)
 
 
-def _item_groups(
-    items: Any, first: Any, group: str, name: str, notes: list[Note]
-) -> tuple[str, dict[str, np.ndarray]]:
-    """(the key of groups or "", its values by key, [N])."""
+def _fact_lists(first: Any, label: Any, group: str, name: str) -> tuple[str, dict[str, list[Any]]]:
+    """(the key of groups, `none` or "", an empty list for each key of a sample that may hold groups)."""
     keys = list(first) if isinstance(first, Mapping) else []
     if group and group != INDEPENDENT:
-        key = column_named(dict.fromkeys(keys), group, name)
-        return group, {group: _item_column(items, key, name)}
-    if not group:
-        ids = [key for key in keys if isinstance(key, str) and is_id_name(key) and not np.ndim(first[key])]
-        notes += column_question({key: _item_column(items, key, name) for key in ids})
-    return "", {}
-
-
-def _item_column(items: Any, key: Any, name: str) -> np.ndarray:
-    """One value of every sample, [N]; a set that has columns is not read sample by sample."""
-    if hasattr(items, "column_names"):
-        return np.asarray(items[key][:])
-    return np.array([_get_item(items, i, name)[key] for i in range(len(items))])
+        group = column_named(dict.fromkeys(keys), group, name)
+        return group, {group: []}
+    values = {key: array_of(first[key]) for key in keys if isinstance(key, str) and key != label}
+    return group, {
+        key: [] for key, v in values.items() if not group and not v.ndim and v.dtype.kind in "biuU"
+    }
 
 
 def _get_item(items: Any, i: int, name: str) -> Any:

@@ -31,6 +31,7 @@ from unskew.data.kinds.column_roles import (
     INDEPENDENT,
     column_named,
     group_setting,
+    is_id_name,
     label_column_in,
     site_column_of,
 )
@@ -58,6 +59,7 @@ from unskew.data.readers.from_tables import (
     apply_split,
     check_sites,
     group_column,
+    group_question,
     names_in,
     read_label_columns,
     sheet_set,
@@ -198,7 +200,8 @@ def _read_facts(
     if classes and len(y) and int(y.max()) >= len(classes):
         classes = None
     remaining = [c for c in sheet.columns if c not in labels]
-    group = group_column(sheet, remaining, group_setting(group, site), notes)
+    asks = not group_setting(group, site)
+    group = group_column(sheet, remaining, group_setting(group, site))
     site = site_column_of(sheet, remaining, site, group)
     known = (*labels, column)
     left_out = [n for n, c in table.columns.items() if n not in known and c.kind not in TABLE_KINDS]
@@ -210,6 +213,8 @@ def _read_facts(
             facts[name] = values
         else:
             left_out.append(name)
+    if asks:
+        notes += group_question(sheet, [c for c in remaining if is_id_name(c) or (c in facts and c != site)])
     if left_out:
         notes.append(("left out", f"columns {abbreviate([excerpt(c, 40) for c in left_out], 5)}"))
     if site:

@@ -8,7 +8,7 @@ Letters: N rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -265,7 +265,8 @@ def sheet_raw(
     sheet = apply_split(sheet, label, notes)
     labels, y = read_label_columns(sheet, label, classes, target, notes)
     remaining = [column for column in sheet.columns if column not in labels]
-    group = group_column(sheet, remaining, group_setting(group, site), notes)
+    asks = not group_setting(group, site)
+    group = group_column(sheet, remaining, group_setting(group, site))
     site = site_column_of(sheet, remaining, site, group)
     places = {site: check_sites(sheet, site)} if site else {}
     if group:
@@ -280,6 +281,8 @@ def sheet_raw(
             filled = fill(sheet, columns, choice.missing, places.get(site), notes)
             columns = filled.columns
     used = find_kinds(sheet, columns, notes) if used is None else used
+    if asks:
+        notes += group_question(sheet, _unused_columns(remaining, used, site))
     x = encode(sheet, used, columns)
     if site:
         notes.append(("sites", f"from the column '{site}'"))
@@ -296,19 +299,22 @@ def sheet_raw(
     return raw.divided(sheet.test, sheet.unused)
 
 
-def group_column(sheet: Sheet, columns: Sequence[str], group: str, notes: list[Note]) -> str:
-    """The column of groups among these, "" without one; the notes get the question whether a column is one.
+def group_column(sheet: Sheet, columns: Sequence[str], group: str) -> str:
+    """The column of groups among these, "" without one. group: the column that the user names, `none`, or "".
+    Raises DataError (E403) for a column that does not exist."""
+    return column_named(columns, group, sheet.name) if group and group != INDEPENDENT else ""
 
-    group: the column that the user names, `none`, or "". Raises DataError (E403) for a column that does not
-    exist.
-    """
-    if group and group != INDEPENDENT:
-        return column_named(columns, group, sheet.name)
-    if not group:
-        used = slice(None) if sheet.unused is None else ~sheet.unused
-        test = sheet.test[used] if sheet.test is not None and sheet.test[used].any() else None
-        notes += column_question({c: sheet.columns[c][used] for c in columns if is_id_name(c)}, test)
-    return ""
+
+def _unused_columns(columns: Sequence[str], used: Kinds, site: str) -> list[str]:
+    """The columns that may be ids: by their names, else those that are neither features nor sites."""
+    return [c for c in columns if is_id_name(c) or c not in (*used, site)]
+
+
+def group_question(sheet: Sheet, columns: Iterable[str]) -> list[Note]:
+    """The question whether one of these columns is one of groups."""
+    used = slice(None) if sheet.unused is None else ~sheet.unused
+    test = sheet.test[used] if sheet.test is not None and sheet.test[used].any() else None
+    return column_question({c: sheet.columns[c][used] for c in columns}, test)
 
 
 def apply_split(sheet: Sheet, label: str, notes: list[Note]) -> Sheet:
@@ -371,6 +377,13 @@ def frame_columns(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
     return columns
 
 
+def index_column(frame: Any) -> dict[str, np.ndarray]:
+    """pandas' index as a column, if it has a name and repeats its values, as the patients of visits do."""
+    index = getattr(frame, "index", None)
+    named = isinstance(getattr(index, "name", None), str) and not getattr(index, "is_unique", True)
+    return {cells.word(index.name): np.asarray(index)} if index is not None and named else {}
+
+
 def add_labels(x: Any, y: Any, name: str, label: str) -> dict[str, np.ndarray]:
     """The columns of a table and a further column, called `label`, such as labels or groups. name: name of
     the table, for messages.
@@ -409,10 +422,12 @@ def read_frames(
         split = apply_split(joined, label, [])
         labels = read_label_columns(split, label, None, aim, [])[0]
         remaining = [column for column in split.columns if column not in labels]
-        group = group_column(split, remaining, group, notes) or INDEPENDENT
+        asks = not group
+        group = group_column(split, remaining, group) or INDEPENDENT
         remaining = [column for column in remaining if column != group]
         site = site_column_in(dict.fromkeys(remaining))
         used = find_kinds(split, ColumnSubset(split.columns, [c for c in remaining if c != site]), notes)
+        notes += group_question(split, _unused_columns(remaining, used, site)) if asks else []
     roles = (label if aim else label or labels[0], "", group)
     raws = {name: sheet_raw(sheet, roles, None, aim, used=used) for name, sheet in sheets.items()}
     return {name: replace(raw, notes=(*raw.notes, *notes)) for name, raw in raws.items()}

@@ -9,9 +9,10 @@ sub-01/anat/sub-01_T1w.nii.gz + derivatives/.../sub-01_dseg.nii.gz
 [site/] CLASS/scan.nii.gz
     a class for each volume
 
-A patient is what `sub-` names, else the folder of a volume and its mask, else the file. A table of patients
-(participants.tsv as BIDS has it, patients.csv or patients.tsv) may add sites and classes. All volumes of a
-patient, and so all slices, are on one side of a split.
+A patient is what `sub-` names, else the folder below the site that holds a volume and its mask, else the
+file; fewer than five folders of volumes with names of their own are sites. `group` names the patients
+otherwise. A table of patients (participants.tsv as BIDS has it, patients.csv or patients.tsv) may add sites
+and classes. All volumes of a patient, and so all slices, are on one side of a split.
 
 The values of a .nii or .nii.gz file are those stored, times the header's slope plus its intercept, and the
 axes are turned until they run to the patient's right, front and head. All slices are the same way up and in
@@ -45,12 +46,19 @@ from unskew.data.files.tree import (
     VOLUME_ENDINGS,
     File,
     FolderTree,
+    folders_below_site,
     has_mask_folders,
     pair_masks,
     plain_name,
     read_tree,
 )
-from unskew.data.kinds.column_roles import column_named
+from unskew.data.kinds.column_roles import (
+    FEWEST_FILE_GROUPS,
+    INDEPENDENT,
+    column_named,
+    file_groups,
+    file_question,
+)
 from unskew.data.kinds.images import area_weights, read_each
 from unskew.data.kinds.masks import MaskOrigin, as_masks
 from unskew.data.readers.from_folder import files_by_class
@@ -106,7 +114,16 @@ def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> Sca
     if has_mask_folders(tree):
         files = tuple(f for f in tree.files if is_in_mask_folder(f) or f.stem.endswith(image))
         pairs, notes = pair_masks(FolderTree(tree.root, files, tree.folders, ()))
-        scans = [Scan(p.image.path, _patient_of(p.image), p.site, p.image.part, p.mask.path) for p in pairs]
+        scans = [
+            Scan(
+                p.image.path,
+                _patient_of(p.image, folders_below_site(p.image)),
+                p.site,
+                p.image.part,
+                p.mask.path,
+            )
+            for p in pairs
+        ]
         return ScanLayout(tuple(scans), (), (*tree.notes, *notes))
     masks = [f for f in tree.files if is_mask_name(f)]
     images = [f for f in tree.files if not is_mask_name(f) and f.stem.endswith(image)]
@@ -115,11 +132,13 @@ def read_scans(tree: FolderTree, image: str = "", labelled: bool = False) -> Sca
     if masks:
         return ScanLayout(tuple(_match_masks(tree.root, images, masks)), (), tree.notes)
     if labelled:
-        return ScanLayout(tuple(Scan(f.path, _patient_of(f), "", f.part) for f in images), (), tree.notes)
+        inner = _patient_folders(images)
+        listed = [Scan(f.path, _patient_of(f, f.folders if inner else ()), "", f.part) for f in images]
+        return ScanLayout(tuple(listed), (), tree.notes)
     files, raw = files_by_class(tree, images)
     sites = raw.columns.get("site", [""] * len(files))
     by_folder = [
-        Scan(file.path, _patient_of(file), str(site), file.part, None, label)
+        Scan(file.path, _patient_of(file, ()), str(site), file.part, None, label)
         for file, site, label in zip(files, sites, raw.y.tolist())
     ]
     return ScanLayout(tuple(by_folder), raw.classes or (), (*tree.notes, *raw.notes))
@@ -146,6 +165,7 @@ def _match_masks(root: Path, images: Sequence[File], masks: Sequence[File]) -> l
         by_key.setdefault((*place, "name") if place in stems else _place_key(mask), []).append(mask)
     scans: list[Scan] = []
     images_by_key: dict[tuple[str, ...], File] = {}
+    inner = _patient_folders(images)
     for image in images:
         key = (image.part, *image.folders, image.stem, "name")
         key = key if key in by_key else _place_key(image)
@@ -159,12 +179,9 @@ def _match_masks(root: Path, images: Sequence[File], masks: Sequence[File]) -> l
             example = f"{root}/(image={image.stem.rpartition('_')[2]})"
             raise DataError("E404", f"{fault}; name the ending of the images' names, such as {example}.")
         images_by_key[key] = image
-        patient, above = _patient_of(image), image.folders
-        if key[-1] == "folder":
-            above = image.folders[:-1]
-            patient = patient if _SUBJECT.search(image.stem) else image.folders[-1:][0]
-        elif _SUBJECT.search(image.stem):
-            above = ()
+        above = image.folders[:-1] if inner else image.folders
+        above = () if _SUBJECT.search(image.stem) else above
+        patient = _patient_of(image, image.folders if inner else ())
         scans.append(Scan(image.path, patient, "/".join(above), image.part, matches[0].path))
     return scans
 
@@ -177,9 +194,30 @@ def _place_key(file: File) -> tuple[str, ...]:
     return (file.part, *file.folders, "folder")
 
 
-def _patient_of(file: File) -> str:
+def _patient_folders(images: Sequence[File]) -> bool:
+    """Whether volumes lie in folders of patients. Few folders, of several volumes with names that no other
+    folder has, are sites."""
+    folders, stems = {file.folders for file in images}, {file.stem for file in images}
+    return len(folders) >= FEWEST_FILE_GROUPS or not len(folders) < len(stems) == len(images)
+
+
+def _patient_of(file: File, folders: Sequence[str]) -> str:
+    """The patient of a volume: what `sub-` names, else the innermost of these folders, else the file."""
     subject = _SUBJECT.search(file.stem)
-    return subject[1] if subject else file.stem.removesuffix(CHANNEL_SUFFIX)
+    return subject[1] if subject else [file.stem.removesuffix(CHANNEL_SUFFIX), *folders][-1]
+
+
+def group_question(root: Path, layout: ScanLayout) -> list[Note]:
+    """The question whether what counts as several patients, by their folders and names, is one."""
+    first = [*{scan.owner: scan for scan in layout.scans}.values()]
+    classes = np.array([scan.label for scan in first]) if layout.classes else np.zeros((len(first), 0))
+    test = np.array([scan.part == "test" for scan in first])
+    paths, patients = _paths_below(root, first), [scan.patient for scan in first]
+    return file_question(paths, classes, test if test.any() else None, stems=patients)
+
+
+def _paths_below(root: Path, scans: Sequence[Scan]) -> list[str]:
+    return [scan.path.relative_to(root).as_posix() for scan in scans]
 
 
 def add_participants(layout: ScanLayout, root: Path, site: str, label: str) -> ScanLayout:
@@ -394,7 +432,11 @@ def volumes(
     *,
     site: Annotated[str, "in participants.tsv: the column of sites"] = "",
     label: Annotated[str, "in participants.tsv: the column of classes, for volumes without masks"] = "",
-    group: Annotated[Literal["patient"], "slices that no split separates: those of a patient"] = "patient",
+    group: Annotated[
+        str,
+        "what no split separates: `patient`, as folders and names say, or a regular expression that finds the"
+        " patient in the files' names or paths",
+    ] = "",
 ) -> Dataset:
     """The slices of all volumes (.nii, .nii.gz) below `path/`: float32 [N, 1, size, size], in the
     order of the files.
@@ -407,6 +449,11 @@ def volumes(
     """
     root = Path(path)
     layout = read_scans(read_tree(root, VOLUME_ENDINGS), image, bool(label))
+    questions = [] if group else group_question(root, layout)
+    if group not in ("", "patient", INDEPENDENT):
+        owners = file_groups(_paths_below(root, layout.scans), group, str(root)).tolist()
+        scans = tuple(replace(scan, patient=owner) for scan, owner in zip(layout.scans, owners))
+        layout = replace(layout, scans=scans)
     layout = add_participants(layout, root, site, label)
     name, scans = root.resolve().name, layout.scans
     test = are_test_scans(name, scans, TEST_PATIENTS)
@@ -416,7 +463,7 @@ def volumes(
         raise DataError(
             "E403", f"{name}: no slice is left to train or to test on (empty=drop); use empty=keep."
         )
-    notes = [*layout.notes, *_slice_notes(scans, cuts, axis, size)]
+    notes = [*layout.notes, *questions, *_slice_notes(scans, cuts, axis, size)]
     x, owner = np.concatenate([cut.x for cut in cuts])[:, None], np.repeat(np.arange(len(cuts)), counts)
     y, classes = np.array([scan.label for scan in scans], np.int64)[owner], layout.classes
     if not classes:
@@ -431,7 +478,7 @@ def volumes(
     raw = RawSamples(
         x, y, classes=classes, columns=columns, notes=tuple(notes), form=form, layout="channels first"
     )  # the notes on patients are above
-    return replace(raw.divided(test[owner]).dataset(name), group_column=group)
+    return replace(raw.divided(test[owner]).dataset(name), group_column="patient")
 
 
 def prediction_slices(path: Path, name: str, axis: Axis, size: int) -> tuple[list[str], np.ndarray]:
