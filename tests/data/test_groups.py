@@ -61,7 +61,8 @@ def assert_apart(dataset, patients=patients_of):
 
 def pictures(folder, name):
     for i, patient in enumerate(PATIENT.tolist()):
-        path = folder / ("ill" if Y[i] else "well") / name.format(patient=NAMES[i], slice=i % VISITS)
+        numbers = {"patient": NAMES[i], "slice": i % VISITS, "level": i % 10}
+        path = folder / ("ill" if Y[i] else "well") / name.format(**numbers)
         path.parent.mkdir(parents=True, exist_ok=True)
         pixels = np.full((8, 8, 3), 10 * patient, np.uint8)
         pixels[0, 1] = i
@@ -154,25 +155,62 @@ def test_files_are_divided_by_a_pattern_of_their_names(tmp_path, name, pattern):
     assert_apart(data.read(f"{tmp_path}/scans(size=8,group='{pattern}')"), brightness)
 
 
-def test_names_of_files_with_one_beginning_are_asked_about(tmp_path):
-    pictures(tmp_path / "scans", "{patient}_{slice}.png")
-    (question,) = warnings_of(data.read(f"{tmp_path}/scans(size=8)"))
-    text = "80 files have 20 different parts of their names, such as 'P01'; if they belong together say group="
-    assert question.startswith(text)
-    choice = question.removeprefix(text).partition(",")[0]
-    assert_apart(data.read(f"{tmp_path}/scans(size=8,group={choice})"), brightness)
-    assert not warnings_of(data.read(f"{tmp_path}/scans(size=8,group=none)"))
+def assert_asked(text, value):
+    """The set has one question, which shows this value, and its answer keeps patients apart."""
+    (question,) = warnings_of(data.read(f"{text}(size=8)"))
+    assert f"80 files have 20 different {value}; if they belong together say group=" in question
+    choice = question.partition("say group=")[2].partition(", or group=none")[0]
+    assert_apart(data.read(f"{text}(size=8,group={choice})"), brightness)
+    assert not warnings_of(data.read(f"{text}(size=8,group=none)"))
 
 
-def test_folders_of_one_class_each_are_asked_about(tmp_path):
-    pictures(tmp_path / "scans", "{patient}/{slice}.png")
-    (question,) = warnings_of(data.read(f"{tmp_path}/scans(size=8)"))
-    assert question.startswith(
-        "80 files have 20 different folders, such as 'P01'; if they belong"
-    )
-    assert "say group=site, or group=none" in question
-    assert_apart(data.read(f"{tmp_path}/scans(size=8,group=site)"), brightness)
-    assert not warnings_of(data.read(f"{tmp_path}/scans(size=8,group=none)"))
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("{patient}_{slice}.png", "parts of their names, such as 'P01'"),
+        ("{level}_of_{patient}.png", "parts of their names, such as 'of_P05'"),  # of which one has one class
+        ("{patient}/{slice}.png", "folders, such as 'P01'"),
+    ],
+)
+def test_folders_and_numbers_in_names_are_asked_about(tmp_path, name, value):
+    pictures(tmp_path / "scans", name)
+    assert_asked(tmp_path / "scans", value)
+
+
+@pytest.mark.parametrize("place", ["{kind}/{patient}", "{site}/{kind}/{patient}"])
+def test_folders_of_images_with_masks_are_asked_about(tmp_path, place):
+    for i, patient in enumerate(PATIENT.tolist()):
+        pixels = np.full((8, 8, 3), 10 * patient, np.uint8)
+        pixels[0, 1] = i
+        for kind, values in (("images", pixels), ("masks", np.eye(8, dtype=np.uint8) * 255)):
+            path = tmp_path / place.format(kind=kind, patient=NAMES[i], site="ab"[patient % 2])
+            path.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(values).save(path / f"{i % VISITS}.png")
+    assert_asked(tmp_path, "folders, such as 'P00'")
+
+
+def test_a_column_of_too_many_words_for_a_feature_is_asked_about(tmp_path):
+    """It is left out, so only an answer can keep its rows together; numbers and sites are no such words."""
+    codes = [f"U{i // 2:02}" for i in range(80)]
+    for name, cells in (("USUBJID", codes), ("hospital", codes), ("age", [f"{i // 2}.5" for i in range(80)])):
+        lines = [f"{cell},{','.join(map(str, x))},{y}" for cell, x, y in zip(cells, X.tolist(), Y)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([f"{name},a,b,c,label", *lines, ""]))
+    text = "80 rows have 40 different values in 'USUBJID'; if they belong together say group=USUBJID, or"
+    assert warnings_of(data.read(tmp_path / "USUBJID.csv")) == [f"{text} group=none"]
+    for text in ("USUBJID.csv(group=none)", "USUBJID.csv(site=USUBJID)", "hospital.csv", "age.csv"):
+        assert not warnings_of(data.read(f"{tmp_path}/{text}"))
+    frame = Frame({name: X[:, i] for i, name in enumerate("abc")} | {"label": Y, "rec": np.array(codes)})
+    for given in (frame, {"a": frame, "b": frame}, KeyedSamples(codes)):
+        assert [text for text in warnings_of(take(given)) if "40 different values in 'rec'" in text]
+    assert warnings_of(data.arrays(X, Y, columns={"rec": codes}))
+
+
+def test_the_index_of_a_frame_is_asked_about_and_may_be_the_groups():
+    frame = Frame({name: values for name, values in FRAME.items() if name != "patient"})
+    frame.index = FrameIndex(NAMES)
+    (question,) = warnings_of(take(frame))
+    assert question.startswith("80 rows have 20 different values in 'patient'; if they belong together")
+    assert_apart(take(frame, group="patient"), lambda x: patients_of(x[:, np.argsort(x[0])]))
 
 
 @pytest.mark.parametrize("masks", [False, True])
@@ -206,10 +244,26 @@ class Samples:
         return {"x": X[i], "label": int(Y[i]), "patient": NAMES[i]}
 
 
+class KeyedSamples(Samples):
+    """Samples with a code."""
+
+    def __init__(self, codes):
+        self.codes = codes
+
+    def __getitem__(self, i):
+        return {"x": X[i], "label": int(Y[i]), "rec": self.codes[i]}
+
+
+class FrameIndex(list):
+    """The part of pandas' Index that is read."""
+
+    name, is_unique = "patient", False
+
+
 class Frame(dict):
     """The part of a DataFrame that is read."""
 
-    iloc = None
+    iloc = index = None
 
     @property
     def columns(self):

@@ -132,6 +132,63 @@ def test_a_patients_scans_go_together_into_tests_and_into_validation(tmp_path, p
     assert not divided["train"] & divided["test"]
 
 
+@pytest.mark.parametrize(
+    ("name", "site"),
+    [
+        ("{site}/{patient}/scan{visit}", True),
+        ("{patient}/scan{visit}", False),
+        ("{site}/images/{patient}/scan{visit}", True),
+    ],
+)
+def test_the_folder_below_the_site_is_the_patient(tmp_path, plain, name, site):
+    for i in range(24):
+        text = name.format(site="ab"[i % 2], patient=f"p{i // 3}", visit=i % 3)
+        mask = text.replace("images", "masks") if "images" in text else f"{text}_seg"
+        put_pair(tmp_path / f"{text}.nii.gz", tmp_path / f"{mask}.nii.gz")
+    dataset = volumes(tmp_path, size=8)
+    both = patients(dataset)
+    people = {f"{'ab'[i % 2]}/p{i // 3}" if site else f"p{i // 3}" for i in range(24)}
+    assert both["train"] | both["test"] == people
+    assert not both["train"] & both["test"]
+    assert dataset.labels.get("site", ()) == (("a", "b") if site else ())
+    assert not [text for topic, text in dataset.intake.notes if topic == "warning"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "{kind}/{patient}_v{visit}",
+        "{site}/{kind}/{patient}_v{visit}",
+        "{patient}_v{visit}",
+        "{site}/{patient}_v{visit}",
+        "{patient}-v{visit}/t1",
+        "{patient}/v{visit}/t1",
+        "images/{patient}/v{visit}",
+    ],
+)
+def test_what_looks_like_several_files_of_one_patient_is_asked_about(tmp_path, plain, name):
+    for i in range(48):
+        patient = i // 4
+        names = {"patient": f"p{patient:02}", "visit": i % 4}
+        text = name.format(kind=("ill", "well")[patient % 2], site="ab"[patient // 6], **names)
+        if "images" in name:
+            put_pair(tmp_path / f"{text}.nii", tmp_path / f"{text.replace('images', 'masks')}.nii")
+        elif "kind" in name:
+            put(tmp_path / f"{text}.nii")
+        else:
+            put_pair(tmp_path / f"{text}.nii", tmp_path / f"{text}_seg.nii")
+    (question,) = (text for topic, text in volumes(tmp_path, size=8).intake.notes if topic == "warning")
+    assert question.startswith("48 files have 12 different ")
+    choice = question.partition("say group=")[2].partition(", or group=none")[0]
+    dataset = data.read(f"{tmp_path}(size=8,group={choice})")
+    both = patients(dataset)
+    assert len(both["train"] | both["test"]) == 12
+    assert not both["train"] & both["test"]
+    for answer in ("patient", "none"):
+        notes = data.read(f"{tmp_path}(size=8,group={answer})").intake.notes
+        assert not [text for topic, text in notes if topic == "warning"]
+
+
 def test_every_site_holds_patients_out_and_none_loses_all():
     kinds = np.array(["a"] * 10 + ["b"] * 5 + ["c"])
     held = hold_out_patients(kinds, 0.2)

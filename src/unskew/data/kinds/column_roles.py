@@ -460,7 +460,7 @@ def _numbers_of(paths: Sequence[str], names: Sequence[str]) -> list[_FileGroups]
     number = re.compile("[^0-9]*[0-9]+")
     pieces = [re.split(rf"(?<=[0-9])[{SEPARATORS}]+", name) for name in names]
     numbers = [list(takewhile(number.fullmatch, of_name)) for of_name in pieces]
-    folders = [path.rpartition("/")[0] for path in paths]
+    folders = [f"/{path}".rpartition(f"/{name}")[0] for path, name in zip(paths, names)]
     columns = [np.array(column) for column in zip(*numbers)]
     patterns = [f"'^{f'[^0-9]*[0-9]+[{SEPARATORS}]+' * i}([^0-9]*[0-9]+)'" for i in range(len(columns))]
     if all(len(of_name) == 1 for of_name in pieces) and columns:
