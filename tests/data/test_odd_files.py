@@ -13,7 +13,7 @@ from PIL import Image
 
 from unskew import data
 from unskew.data import prediction_inputs
-from unskew.data.files import archives
+from unskew.data.files import archives, sheets
 from unskew.data.kinds.images import ImageSettings, decode_image
 from unskew.errors import DataError
 
@@ -200,14 +200,20 @@ def test_archives_that_announce_far_more_than_their_size_are_refused_unread(
             read(path)
 
 
-@pytest.mark.parametrize("head", ["", "a,label\n1,"])
-def test_a_packed_table_of_far_more_than_its_size_is_refused_in_the_middle_of_a_line(
-    tmp_path, monkeypatch, head
-):
-    """A line without an end has to be held in memory; of 700 KB it took 2 GB."""
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("0" * (3 << 20), "has a line of more than 524,288 characters"),
+        ("a,label\n1," + "0" * (3 << 20), "has a line of more than 524,288 characters"),
+        ("a,label\n" + "1,0\n" * (3 << 18), "its .* bytes unpack to more than 1,048,576"),
+    ],
+)
+def test_a_packed_table_is_not_read_to_the_end_of_what_it_unpacks_to(tmp_path, monkeypatch, content, says):
+    """A line is held in memory: 700 KB without an end of line took 2 GB."""
     monkeypatch.setattr(archives, "SMALL_SIZE", 1 << 20)
-    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(head.encode() + b"0" * (3 << 20)))
-    with pytest.raises(DataError, match=r"E401 .*t\.csv\.gz: its .* bytes unpack to more than 1,048,576"):
+    monkeypatch.setattr(sheets, "LONGEST_LINE", 1 << 19)
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(content.encode()))
+    with pytest.raises(DataError, match=rf"E401 .*t\.csv\.gz:? {says}"):
         data.read(tmp_path / "t.csv.gz")
 
 

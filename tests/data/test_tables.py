@@ -359,7 +359,9 @@ def test_a_table_that_memory_does_not_hold_is_refused_while_it_is_read(tmp_path,
     assert len(data.read(tmp_path / "t.csv").y) + len(data.read(tmp_path / "t.csv").y_test) == 300
     monkeypatch.setattr("unskew.data.files.sheets.usable_memory", lambda: 16 * (len(text) - 1))
     for name in ("t.csv", "t.csv.gz"):
-        with pytest.raises(DataError, match=r"E142 .*holds more than 2,\d\d\d bytes, .*; save it as Parquet"):
+        with pytest.raises(
+            DataError, match=r"E142 .*holds more than 2,\d\d\d characters, .*; save it as Parquet"
+        ):
             data.read(tmp_path / name)
 
 

@@ -95,23 +95,21 @@ def most_unpacked(size: int) -> int:
     return max(SMALL_SIZE, MOST_RATIO * size)
 
 
+def check_unpacked(length: int, place: object, size: int) -> None:
+    """Raises DataError (E401) for an unpacked length that is far more than the file's size makes likely, both
+    in bytes. place: its name, for the message."""
+    if length > (limit := most_unpacked(size)):
+        fault = f"{place}: its {size:,} bytes unpack to more than {limit:,}"
+        raise DataError("E401", f"{fault}; unpack it yourself if you trust it.")
+
+
 def read_unpacked(file: IO[bytes], place: object, size: int) -> bytes:
-    """The content of a compressed file. place: its name, for the message. size: in bytes, compressed. Raises
-    DataError (E401) for far more than this size makes likely."""
-    limit = most_unpacked(size)
-    fault = f"{place}: its {size:,} bytes unpack to more than {limit:,}; unpack it yourself if you trust it"
-    return read_at_most(file, limit, DataError("E401", f"{fault}."))
-
-
-def read_at_most(file: IO[bytes], limit: int, error: DataError) -> bytes:
-    """The content of a file. Raises the error if it is longer than the limit, in bytes."""
-    pieces, length = list[bytes](), 0
+    """The content of a compressed file, read no further than `check_unpacked` allows."""
+    content = bytearray()
     while piece := file.read(PIECE):
-        length += len(piece)
-        if length > limit:
-            raise error
-        pieces.append(piece)
-    return b"".join(pieces)
+        content += piece
+        check_unpacked(len(content), place, size)
+    return bytes(content)
 
 
 @contextmanager

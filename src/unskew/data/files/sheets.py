@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import chain, permutations
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from unskew.data.files import cells
-from unskew.data.files.archives import most_unpacked, read_at_most, read_unpacked
+from unskew.data.files.archives import check_unpacked
 from unskew.data.samples.conversion import damage_as_error
 from unskew.data.samples.reading_notes import abbreviate
 from unskew.errors import DataError, excerpt
@@ -26,6 +26,8 @@ DELIMITERS = ",;\t|"
 CHARACTER_BYTES, COLUMN_BYTES = 16, 1 << 28
 """Approximate memory in bytes for one character of a table while it is read, and the maximal size of a
 column as an array of words."""
+LONGEST_LINE = 1 << 24
+"""Number of characters from which a line counts as damage; it has to be held in memory."""
 NUMBER_NAMES, COUNTED_NAMES = 2, 3
 """Number of numeric names with which a header counts as data, and with which 0, 1, 2 are names, as pandas
 writes."""
@@ -115,12 +117,13 @@ def read_csv(path: Path, numbers: cells.NumberFormat | None = None) -> Sheet:
     does not hold.
     """
     remedy = "save it as CSV in UTF-8 (in Excel: 'CSV UTF-8')"
+    opened = gzip.open if path.suffix.lower() == ".gz" else open
     with damage_as_error(path, "a table with a header line", remedy):
-        file = io.TextIOWrapper(io.BytesIO(_table_bytes(path)), encoding="utf-8-sig", newline="")
-        first = file.readline()
-        file.seek(0)
-        delimiter = max(DELIMITERS, key=first.count)
-        rows, lines = _text_rows(file, delimiter)
+        with opened(path, "rt", newline="", encoding="utf-8-sig") as file:
+            text = _bounded_lines(path, file)
+            first = next(text, "")
+            delimiter = max(DELIMITERS, key=first.count)
+            rows, lines = _text_rows(chain([first], text), delimiter)
         if "\0" in first:
             raise ValueError("it is not written in UTF-8")
     if len(rows) < 2:
@@ -145,20 +148,20 @@ def read_sheet(path: Path, numbers: cells.NumberFormat | None) -> Sheet:
     return sheet
 
 
-def _table_bytes(path: Path) -> bytes:
-    """The content of a table, unpacked. Raises DataError (E142) for more than memory holds as a table."""
-    limit, size, packed = (
-        usable_memory() // CHARACTER_BYTES,
-        path.stat().st_size,
-        path.suffix.lower() == ".gz",
-    )
-    fault = f"{path} holds more than {limit:,} bytes, for which memory is too small"
-    error = DataError("E142", f"{fault}; save it as Parquet, which is read in pieces.")
-    with open(path, "rb") as file:
-        content = gzip.GzipFile(fileobj=file) if packed else file
-        if packed and most_unpacked(size) < limit:
-            return read_unpacked(content, path, size)
-        return read_at_most(content, limit, error)
+def _bounded_lines(path: Path, file: IO[str]) -> Iterator[str]:
+    """The lines of a table. Raises DataError: E142 for more of them than memory holds as a table, E401 for
+    more than a compressed file of this size makes likely, and for a line that has no end."""
+    limit, size, length = usable_memory() // CHARACTER_BYTES, path.stat().st_size, 0
+    while line := file.readline(LONGEST_LINE):
+        length += len(line)
+        if len(line) == LONGEST_LINE:
+            raise DataError("E401", f"{path} has a line of more than {LONGEST_LINE:,} characters.")
+        if length > limit:
+            fault = f"{path} holds more than {limit:,} characters, for which memory is too small"
+            raise DataError("E142", f"{fault}; save it as Parquet, which is read in pieces.")
+        if path.suffix.lower() == ".gz":
+            check_unpacked(length, path, size)
+        yield line
 
 
 def _text_rows(file: Iterable[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
