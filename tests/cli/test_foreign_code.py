@@ -41,6 +41,33 @@ def test_a_file_of_settings_has_nothing_imported(foreign, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "place", ["model.py.yaml", "model.pytorch/s.yaml", "model.py+b/s.yaml", "model.py,1/s.yaml"]
+)
+def test_the_name_of_a_document_names_no_file(tmp_path, place):
+    """Who made a document chose its name, too: study.py.yaml comes with a study.py that it names."""
+    document, mark = tmp_path / place, tmp_path / "mark"
+    (tmp_path / "model.py").write_text(f"open({str(mark)!r}, 'w')\n{MODEL}")
+    document.parent.mkdir(exist_ok=True)
+    document.write_text(json.dumps(SMALL | {"model": "model.py:make"}))
+    for typed in (str(document), f"--config={document}", place, f"--config={place}"):
+        refused = call("run", typed, "--dry-run", cwd=tmp_path)
+        assert (refused.code, refused.err[:4]) == (2, "E506"), refused.text
+    (tmp_path / "r.py,1").mkdir()
+    (tmp_path / "r.py").write_text("x = 1\n")
+    for typed in (
+        "r.py,1",
+        "--folder=r.py,1",
+        "r.py,1/s.yaml",
+        "r.py,1(size=8)",
+        "r.py.yaml",
+        "a+r.py/s.yaml",
+    ):
+        with python_files.restrict(str(tmp_path / typed)), pytest.raises(UsageError, match="E506"):
+            python_files.import_file(tmp_path / "r.py")
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
     ("typed", "file"),
     [
         ("net.py:make", "net.py"),
@@ -48,6 +75,9 @@ def test_a_file_of_settings_has_nothing_imported(foreign, tmp_path):
         ("fedprox(mu=0.1)+net.py:Part(a=1)", "net.py"),
         ("a+b/net.py:make", "a+b/net.py"),
         ("a (1)/net.py:load", "a (1)/net.py"),
+        ("--model=net.py:make(width=3)", "net.py"),
+        ("--set=loss=net.py:loss", "net.py"),
+        ("--metrics=auroc,net.py:cost", "net.py"),
     ],
 )
 def test_what_the_user_typed_names_its_file_and_no_other(tmp_path, monkeypatch, typed, file):

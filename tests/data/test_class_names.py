@@ -1,8 +1,5 @@
 """Sets that number their classes differently: labels are matched by the classes' names, and never by their
 numbers.
-
-Likely mistakes: a test folder without one class, clients whose folders hold other classes, Parquet files with
-other names, and a set of Hugging Face with two columns of classes.
 """
 
 import json
@@ -28,20 +25,6 @@ class Folder:
 
     def __getitem__(self, i):
         return X[i], self.classes.index(self.words[i])
-
-
-class Hub:
-    """What a Dataset of Hugging Face is to us: a shape, features with names, and rows as dictionaries."""
-
-    def __init__(self, columns, names):
-        self.columns, self.shape = columns, (len(X), 1 + len(columns))
-        self.features = {name: type("ClassLabel", (), {"names": names[name]})() for name in columns}
-
-    def __len__(self):
-        return len(X)
-
-    def __getitem__(self, i):
-        return {"x": X[i], **{name: int(values[i]) for name, values in self.columns.items()}}
 
 
 def words(*kinds, n=60):
@@ -75,19 +58,6 @@ def test_clients_and_their_common_test_set_are_matched_by_names():
     assert dataset.classes == ("cat", "dog", "ant")
     assert named(dataset, dataset.y) == [*words("cat", "dog"), *words("dog", "ant")]
     assert named(dataset, dataset.y_test) == words("ant", n=10)
-
-
-def test_names_that_do_not_say_which_class_is_meant_are_refused():
-    crane, other = (
-        Folder(words("crane", "ant"), ["crane", "ant", "crane"]),
-        Folder(words("crane", "ant"), ["crane", "ant"]),
-    )
-    assert data.take((crane, crane)).classes == ("crane", "ant", "crane")
-    with pytest.raises(
-        DataError,
-        match="E404 the classes of 'train' and of others differ; give all sets the same, each name once",
-    ):
-        data.take((crane, other))
 
 
 def test_parquet_files_that_number_classes_differently_are_refused(tmp_path):

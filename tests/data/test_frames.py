@@ -1,8 +1,5 @@
 """DataFrames of several clients or parts: a column of numbers means one column and one word, and no row gets
 lost.
-
-Likely mistakes: a test table that lacks a word, clients with other words or columns in another order, a set
-that is given as training part although a fifth of it was held out, two columns of one name.
 """
 
 import numpy as np

@@ -10,7 +10,6 @@ import torch
 from PIL import Image
 
 import unskew
-from tests.cli.calling import call
 from tests.data import arrow
 from unskew import data
 from unskew.attacks import auxiliary, shadows
@@ -18,7 +17,6 @@ from unskew.attacks.kinds.audit import Audit
 from unskew.attacks.kinds.membership import Membership
 from unskew.attacks.scene import Scene
 from unskew.data.clients.partition import Index
-from unskew.data.kinds.groups import is_id_name
 from unskew.data.python_objects import settings_of, take
 from unskew.data.readers.from_npz import save_dataset
 from unskew.data.samples.dataset import validation_of
@@ -63,7 +61,8 @@ def assert_apart(dataset, patients=patients_of):
 
 def pictures(folder, name):
     for i, patient in enumerate(PATIENT.tolist()):
-        path = folder / ("ill" if Y[i] else "well") / name.format(patient=NAMES[i], slice=i % VISITS)
+        numbers = {"patient": NAMES[i], "slice": i % VISITS, "level": i % 10}
+        path = folder / ("ill" if Y[i] else "well") / name.format(**numbers)
         path.parent.mkdir(parents=True, exist_ok=True)
         pixels = np.full((8, 8, 3), 10 * patient, np.uint8)
         pixels[0, 1] = i
@@ -107,24 +106,6 @@ def test_patients_in_files_of_sites_are_asked_about_and_stay_together(tmp_path, 
     asked = data.read(tmp_path)
     assert any(f"80 rows have 20 different values in '{column}'" in text for text in warnings_of(asked))
     assert_apart(data.read(f"{tmp_path}(group={column})"))
-
-
-@pytest.mark.parametrize(("column", "value"), [("hospital", "elsewhere"), ("patient", None)])
-def test_rivals_and_copies_of_the_names_of_files_are_no_features(tmp_path, column, value):
-    """Another column of sites is left out with a note, one of patients that are the files without."""
-    for file in ("P01", "P02", "P03"):
-        lines = [f"{value or file},{','.join(map(str, X[i]))},{Y[i]}" for i in range(40)]
-        (tmp_path / f"{file}.csv").write_text("\n".join([f"{column},a,b,c,label", *lines, ""]))
-    read = data.read(tmp_path)
-    assert read.x.shape[1:] == (3,)
-    assert list(read.columns) == ["site"]
-    assert not warnings_of(read)
-    rival = ("left out", f"column '{column}', because the names of files are the sites")
-    assert (rival in read.intake.notes) == (value is not None)
-
-
-def test_words_in_which_ids_are_only_a_part_are_no_ids():
-    assert not any(map(is_id_name, ("cases", "case_type", "grid", "zip_code", "barcode", "valid")))
 
 
 def test_a_given_split_that_divides_patients_is_reported_with_its_numbers(tmp_path):
@@ -174,25 +155,62 @@ def test_files_are_divided_by_a_pattern_of_their_names(tmp_path, name, pattern):
     assert_apart(data.read(f"{tmp_path}/scans(size=8,group='{pattern}')"), brightness)
 
 
-def test_names_of_files_with_one_beginning_are_asked_about(tmp_path):
-    pictures(tmp_path / "scans", "{patient}_{slice}.png")
-    (question,) = warnings_of(data.read(f"{tmp_path}/scans(size=8)"))
-    text = "80 files have 20 different beginnings, such as 'P01'; if they belong together say group="
-    assert question.startswith(text)
-    choice = question.removeprefix(text).partition(",")[0]
-    assert_apart(data.read(f"{tmp_path}/scans(size=8,group={choice})"), brightness)
-    assert not warnings_of(data.read(f"{tmp_path}/scans(size=8,group=none)"))
+def assert_asked(text, value):
+    """The set has one question, which shows this value, and its answer keeps patients apart."""
+    (question,) = warnings_of(data.read(f"{text}(size=8)"))
+    assert f"80 files have 20 different {value}; if they belong together say group=" in question
+    choice = question.partition("say group=")[2].partition(", or group=none")[0]
+    assert_apart(data.read(f"{text}(size=8,group={choice})"), brightness)
+    assert not warnings_of(data.read(f"{text}(size=8,group=none)"))
 
 
-def test_folders_of_one_class_each_are_asked_about(tmp_path):
-    pictures(tmp_path / "scans", "{patient}/{slice}.png")
-    (question,) = warnings_of(data.read(f"{tmp_path}/scans(size=8)"))
-    assert question.startswith(
-        "80 files have 20 different folders of one class, such as 'P01'; if they belong"
-    )
-    assert "say group=site, or group=none" in question
-    assert_apart(data.read(f"{tmp_path}/scans(size=8,group=site)"), brightness)
-    assert not warnings_of(data.read(f"{tmp_path}/scans(size=8,group=none)"))
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("{patient}_{slice}.png", "parts of their names, such as 'P01'"),
+        ("{level}_of_{patient}.png", "parts of their names, such as 'of_P05'"),  # of which one has one class
+        ("{patient}/{slice}.png", "folders, such as 'P01'"),
+    ],
+)
+def test_folders_and_numbers_in_names_are_asked_about(tmp_path, name, value):
+    pictures(tmp_path / "scans", name)
+    assert_asked(tmp_path / "scans", value)
+
+
+@pytest.mark.parametrize("place", ["{kind}/{patient}", "{site}/{kind}/{patient}"])
+def test_folders_of_images_with_masks_are_asked_about(tmp_path, place):
+    for i, patient in enumerate(PATIENT.tolist()):
+        pixels = np.full((8, 8, 3), 10 * patient, np.uint8)
+        pixels[0, 1] = i
+        for kind, values in (("images", pixels), ("masks", np.eye(8, dtype=np.uint8) * 255)):
+            path = tmp_path / place.format(kind=kind, patient=NAMES[i], site="ab"[patient % 2])
+            path.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(values).save(path / f"{i % VISITS}.png")
+    assert_asked(tmp_path, "folders, such as 'P00'")
+
+
+def test_a_column_of_too_many_words_for_a_feature_is_asked_about(tmp_path):
+    """It is left out, so only an answer can keep its rows together; numbers and sites are no such words."""
+    codes = [f"U{i // 2:02}" for i in range(80)]
+    for name, cells in (("USUBJID", codes), ("hospital", codes), ("age", [f"{i // 2}.5" for i in range(80)])):
+        lines = [f"{cell},{','.join(map(str, x))},{y}" for cell, x, y in zip(cells, X.tolist(), Y)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([f"{name},a,b,c,label", *lines, ""]))
+    text = "80 rows have 40 different values in 'USUBJID'; if they belong together say group=USUBJID, or"
+    assert warnings_of(data.read(tmp_path / "USUBJID.csv")) == [f"{text} group=none"]
+    for text in ("USUBJID.csv(group=none)", "USUBJID.csv(site=USUBJID)", "hospital.csv", "age.csv"):
+        assert not warnings_of(data.read(f"{tmp_path}/{text}"))
+    frame = Frame({name: X[:, i] for i, name in enumerate("abc")} | {"label": Y, "rec": np.array(codes)})
+    for given in (frame, {"a": frame, "b": frame}, KeyedSamples(codes)):
+        assert [text for text in warnings_of(take(given)) if "40 different values in 'rec'" in text]
+    assert warnings_of(data.arrays(X, Y, columns={"rec": codes}))
+
+
+def test_the_index_of_a_frame_is_asked_about_and_may_be_the_groups():
+    frame = Frame({name: values for name, values in FRAME.items() if name != "patient"})
+    frame.index = FrameIndex(NAMES)
+    (question,) = warnings_of(take(frame))
+    assert question.startswith("80 rows have 20 different values in 'patient'; if they belong together")
+    assert_apart(take(frame, group="patient"), lambda x: patients_of(x[:, np.argsort(x[0])]))
 
 
 @pytest.mark.parametrize("masks", [False, True])
@@ -226,10 +244,26 @@ class Samples:
         return {"x": X[i], "label": int(Y[i]), "patient": NAMES[i]}
 
 
+class KeyedSamples(Samples):
+    """Samples with a code."""
+
+    def __init__(self, codes):
+        self.codes = codes
+
+    def __getitem__(self, i):
+        return {"x": X[i], "label": int(Y[i]), "rec": self.codes[i]}
+
+
+class FrameIndex(list):
+    """The part of pandas' Index that is read."""
+
+    name, is_unique = "patient", False
+
+
 class Frame(dict):
     """The part of a DataFrame that is read."""
 
-    iloc = None
+    iloc = index = None
 
     @property
     def columns(self):
@@ -353,18 +387,3 @@ def test_attacks_do_not_mix_the_samples_of_a_group(tmp_path, monkeypatch):
     Audit(samples=30).attempt(scene, 0)
     scene.close()
     assert len(sure[0]) == len({*federation.group_ids[sure[0]]}) == 30
-
-
-def test_commands_and_files_of_settings_name_groups(tmp_path):
-    table(tmp_path / "visits.csv")
-    text, note = "visits.csv(label=label, group=patient)", "80 samples of 20 groups ('patient')"
-    (tmp_path / "study.yaml").write_text(f'method: fedavg\ndata: "{text}"\nclients: 4\nmodel: mlp\n')
-    for words in (
-        ("data", "check", "visits.csv", "--group", "patient"),
-        ("run", "fedavg", "--data", text, "--clients", "4", "--model", "mlp", "--dry-run"),
-        ("run", "--config", "study.yaml", "--dry-run"),
-    ):
-        done = call(*words, cwd=tmp_path)
-        assert done.code == 0, done.err
-        assert note in done.out
-        assert "if they belong together" not in done.out

@@ -1,8 +1,5 @@
 """Files that a CSV lists: which row belongs to which file, what their columns become, and inputs beside
 files.
-
-Likely mistakes: names that two folders share, a file in two rows, an empty label, columns named where no CSV
-lists anything.
 """
 
 from __future__ import annotations

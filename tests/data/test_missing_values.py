@@ -11,7 +11,6 @@ import pytest
 import unskew
 from unskew import data
 from unskew.data import prediction_inputs
-from unskew.data.readers.from_tables import read_table
 from unskew.errors import DataError
 
 LINES = """hospital,age,bp,sex,remark,sick
@@ -77,15 +76,6 @@ def test_holes_and_mistakes_of_all_columns_stand_in_one_error(tmp_path, missing)
         assert part in text
     assert ("'age' has no value at line 3" in text) is (missing == "refuse")
     assert "decimal=','" in text
-
-
-def test_a_cell_is_missing_and_another_wrong_in_one_column():
-    frame = {"a": np.array(["1", "", "3", "4%"]), "b": np.array([1.0, np.nan, 2, 3]), "y": np.arange(4) % 2}
-    with pytest.raises(DataError, match=r"'a' has no value in row 1 .*, and holds numbers but '4%' in row 3"):
-        read_table(frame, "t", label="y")
-    with pytest.raises(DataError, match=r"'b' has no value in row 1") as refused:
-        read_table(frame, "t", label="y")
-    assert "FILE(missing" not in refused.value.text
 
 
 def test_a_column_that_is_left_out_may_have_holes(tmp_path):

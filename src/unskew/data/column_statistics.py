@@ -14,8 +14,8 @@ Letters: N rows, C columns, K sites, J those other than one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -59,25 +59,6 @@ class Column:
             where = f" ({most:,} at {printable(site)})" if site else ""
             text += f", {sum(self.missing.values()):,} missing{where}"
         return text
-
-
-@dataclass(frozen=True, eq=False)
-class ColumnStatistics:
-    """names: of the C numbers of a row. sites, rows_K: names and sizes. mean_KC, std_KC: at each site."""
-
-    names: tuple[str, ...]
-    sites: tuple[str, ...]
-    rows_K: np.ndarray
-    mean_KC: np.ndarray
-    std_KC: np.ndarray
-
-    def compared(self) -> ColumnStatistics:
-        """Without sites that have too few rows to be compared."""
-        kept = np.flatnonzero(self.rows_K >= FEWEST)
-        sites = tuple(self.sites[k] for k in kept)
-        return replace(
-            self, sites=sites, rows_K=self.rows_K[kept], mean_KC=self.mean_KC[kept], std_KC=self.std_KC[kept]
-        )
 
 
 def site_column(dataset: Dataset | Federation) -> str:
@@ -140,19 +121,6 @@ def columns_of(data: Dataset | Federation) -> list[Column]:
     return columns
 
 
-def statistics_of(data: Dataset | Federation) -> ColumnStatistics | None:
-    """The statistics of each site; None without two sites or for samples that are no rows of a table."""
-    sites = rows_of_sites(data)
-    places = numbers_of_rows(data) if len(sites) > 1 else []
-    if not places:
-        return None
-    moments = [_moments(data, rows, len(sites)) for _, rows in sites]
-    names = [name for name, _, start, end in places for _ in range(end - start)]
-    mean_KC, std_KC = (np.stack(part) for part in zip(*moments))
-    rows_K = np.array([len(rows) for _, rows in sites])
-    return ColumnStatistics(tuple(names), tuple(name for name, _ in sites), rows_K, mean_KC, std_KC)
-
-
 def _moments(data: Dataset | Federation, rows: np.ndarray, sites: int) -> tuple[np.ndarray, np.ndarray]:
     """(means [C], deviations [C]) of these rows, in natural units. sites: over how many the values that may
     be read are spread."""
@@ -169,11 +137,16 @@ def _moments(data: Dataset | Federation, rows: np.ndarray, sites: int) -> tuple[
 
 def unit_warnings(data: Dataset | Federation) -> list[str]:
     """A warning for each of the first sites at which columns look measured in other units."""
-    if not (statistics := statistics_of(data)):
+    sites = [(name, rows) for name, rows in rows_of_sites(data) if len(rows) >= FEWEST]
+    places = numbers_of_rows(data) if len(sites) > 1 else []
+    if not places:
         return []
-    s = statistics.compared()
-    remarks = unit_remarks(s.mean_KC, s.std_KC, lambda _, c: f"column {excerpt(s.names[c], 40)}")
-    texts = [f"{printable(s.sites[k])}: {text}" for k, text in list(remarks.items())[:MOST_NAMED]]
+    mean_KC, std_KC = (
+        np.stack(part) for part in zip(*(_moments(data, rows, len(sites)) for _, rows in sites))
+    )
+    names = [name for name, _, start, end in places for _ in range(end - start)]
+    remarks = unit_remarks(mean_KC, std_KC, lambda _, c: f"column {excerpt(names[c], 40)}")
+    texts = [f"{printable(sites[k][0])}: {text}" for k, text in list(remarks.items())[:MOST_NAMED]]
     more = len(remarks) - MOST_NAMED
     return [*texts, *([f"and so have {more:,} more sites"] if more > 0 else [])]
 
@@ -185,7 +158,8 @@ def unit_remarks(mu_KC: np.ndarray, sigma_KC: np.ndarray, name: Callable[[int, i
     """
     texts: dict[int, str] = {}
     for k in range(len(mu_KC) if len(mu_KC) > 1 else 0):
-        apart_JC, distance_JC, times_JC = _apart(*_one_and_others(mu_KC, sigma_KC, k))
+        others = np.arange(len(mu_KC)) != k
+        apart_JC, distance_JC, times_JC = _apart(mu_KC[k], sigma_KC[k], mu_KC[others], sigma_KC[others])
         distance_C, remarks = _usual(distance_JC), list[str]()
         for c in np.flatnonzero(_usual(apart_JC) > 1).tolist():
             text = f"{np.median(times_JC[:, c]):.3g} times the other sites' standard deviation (median)"
@@ -199,11 +173,6 @@ def unit_remarks(mu_KC: np.ndarray, sigma_KC: np.ndarray, name: Callable[[int, i
         if remarks:
             texts[k] = f"{'; '.join(remarks[:MOST_NAMED])}{more}; {UNIT_REMEDY}"
     return texts
-
-
-def _one_and_others(mu_KC: np.ndarray, sigma_KC: np.ndarray, k: int) -> Sequence[np.ndarray]:
-    others = np.arange(len(mu_KC)) != k
-    return mu_KC[k], sigma_KC[k], mu_KC[others], sigma_KC[others]
 
 
 def _apart(

@@ -14,8 +14,6 @@ Letters: n samples that are examined, D columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from unskew.data.clients.federation import Federation
@@ -32,7 +30,6 @@ from unskew.data.samples.packing import input_column
 from unskew.data.samples.reading_notes import abbreviate, quantity
 from unskew.data.storage.sample_rows import Rows, is_streamed, select_samples
 from unskew.errors import excerpt
-from unskew.formats.input_layout import Input
 
 TOPICS = ("warning", "sites", "labels", "scaled", "left out", "note")
 CLASSES_SHOWN = 12
@@ -59,15 +56,12 @@ def table(dataset: Dataset | Federation) -> str:
         _output_row(dataset),
         *_site_rows(dataset),
         *_column_rows(dataset),
-        *(("warning", text) for text in _warnings(dataset)),
+        *(("warning", text) for text in unit_warnings(dataset)),
+        *(("warning", text) for text in (leaks(dataset), class_imbalance(dataset)) if text),
     ]
     notes = dataset.intake.notes if dataset.intake else ()
     rows += sorted(notes, key=lambda note: TOPICS.index(note[0]))
     return "\n".join(f"{topic:<9}{text}" for topic, text in rows)
-
-
-def _warnings(dataset: Dataset | Federation) -> list[str]:
-    return [text for text in (*unit_warnings(dataset), leaks(dataset), class_imbalance(dataset)) if text]
 
 
 def _column_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:
@@ -120,21 +114,22 @@ def _pixel_shares(dataset: Dataset | Federation, rows: np.ndarray) -> str:
     return abbreviate([f"{_printable_name(c)} {100 * s:.1f} %" for c, s in shares])
 
 
-def _inputs(dataset: Dataset | Federation) -> list[tuple[Input, list[float]]]:
-    """Every input of a sample that has several, with its smallest and largest value."""
-    layout = dataset.layout
-    inputs = layout.inputs if layout else ()
-    return [(e, _range_of(input_column(layout, dataset.x, i))) for i, e in enumerate(inputs) if layout]
-
-
 def _value_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:
-    """The smallest and largest value of samples, or of each input."""
-    if dataset.layout:
-        lines = [f"{item}, {low:.4g} to {high:.4g}" for item, (low, high) in _inputs(dataset)]
+    """The smallest and largest value of training samples, or of each input."""
+    x, lines = dataset.x, list[str]()
+    for i, item in enumerate(dataset.layout.inputs if dataset.layout else ()):
+        values = input_column(dataset.layout, x, i) if dataset.layout else x
+        lines.append(f"{item}, {float(values.min()):.4g} to {float(values.max()):.4g}")
+    if lines:
         return [("" if i else "inputs", line) for i, line in enumerate(lines)]
-    low, high = value_range(dataset)
+    if isinstance(x, Rows) and not x.changes:
+        low, high = x.survey.low.min(), x.survey.high.max()
+    else:
+        step = max(1, RANGE_BLOCK // max(1, int(np.prod(dataset.shape))))
+        ends = [(x[i : i + step].min(), x[i : i + step].max()) for i in range(0, len(x), step)]
+        low, high = min(low for low, _ in ends), max(high for _, high in ends)
     source = f", given as {dataset.intake.dtype}" if dataset.intake and dataset.intake.dtype else ""
-    return [("values", f"{low:.4g} to {high:.4g}{source}")]
+    return [("values", f"{float(low):.4g} to {float(high):.4g}{source}")]
 
 
 def _output_row(dataset: Dataset | Federation) -> tuple[str, str]:
@@ -179,25 +174,12 @@ def _sample_text(dataset: Dataset | Federation) -> str:
     return f"{kind}, with a mask" if dataset.masks else kind
 
 
-def value_range(dataset: Dataset | Federation) -> tuple[float, float]:
-    """The smallest and the largest value of the training samples."""
-    if isinstance(dataset.x, Rows) and dataset.x.unchanged:
-        return float(dataset.x.survey.low.min()), float(dataset.x.survey.high.max())
-    step = max(1, RANGE_BLOCK // max(1, int(np.prod(dataset.shape))))
-    chunks = [dataset.x[i : i + step] for i in range(0, len(dataset.x), step)]
-    return min(float(c.min()) for c in chunks), max(float(c.max()) for c in chunks)
-
-
 def _class_counts(dataset: Dataset | Federation) -> np.ndarray:
     """Training samples of each class, pixels of masks, or samples with each of several labels."""
     if dataset.several:
         return np.asarray(dataset.y).sum(0)
     labels = np.asarray(dataset.y).reshape(-1)
     return np.bincount(labels[labels >= 0] if dataset.tokens else labels, minlength=len(dataset.classes))
-
-
-def _range_of(y: np.ndarray) -> list[float]:
-    return [float(y.min()), float(y.max())]
 
 
 def _printable_name(text: str) -> str:
@@ -272,12 +254,14 @@ def leaks(dataset: Dataset | Federation) -> str:
     numbers."""
     if dataset.x.ndim != 2 or dataset.masks or len(dataset.y) < LEAK_MINIMUM:
         return ""
-    columns = list(_column_spans(dataset))
-    if not columns:
+    spans = [(f"column {quoted(name)}", start, end) for name, _, start, end in numbers_of_rows(dataset)]
+    if dataset.layout:
+        spans = [(f"input {e.name}", start, end) for e, start, end in dataset.layout.places if e.size == 1]
+    if not spans:
         return ""
     limit = min(LEAK_SAMPLES, max(LEAK_MINIMUM, LEAK_VALUES // max(1, dataset.x.shape[1])))
     rows = np.unique(np.linspace(0, len(dataset.x) - 1, min(limit, len(dataset.x))).astype(np.int64))
-    columns = _leaking(select_samples(dataset.x, rows)[:], dataset.y[rows], columns, bool(dataset.target))
+    columns = _leaking(select_samples(dataset.x, rows)[:], dataset.y[rows], spans, bool(dataset.target))
     if columns and not is_streamed(dataset.x):  # confirm the suspects with all samples
         columns = _leaking(dataset.x, dataset.y, columns, bool(dataset.target))
     if not columns:
@@ -290,24 +274,13 @@ def leaks(dataset: Dataset | Federation) -> str:
     return f"{text}: leave out what was made from the labels, or scores mean nothing"
 
 
-def _column_spans(dataset: Dataset | Federation) -> Iterator[tuple[str, int, int]]:
-    """(name of a column, first and last position of its numbers in a sample)."""
-    if dataset.layout:
-        yield from ((f"input {e.name}", start, end) for e, start, end in dataset.layout.places if e.size == 1)
-    for name, _, start, end in numbers_of_rows(dataset):
-        yield f"column {quoted(name)}", start, end
-
-
-def _column_codes(part: np.ndarray) -> np.ndarray:
-    """One number for each sample, [n]: the column's number, or the index of its word."""
-    return part[:, 0] if part.shape[1] == 1 else part.argmax(1).astype(np.float32)
-
-
 def _leaking(
     x: np.ndarray, y: np.ndarray, columns: list[tuple[str, int, int]], numbers: bool
 ) -> list[tuple[str, int, int]]:
     """The columns that give the labels away; with several labels or targets, any one of them."""
-    x_nD = np.stack([_column_codes(x[:, start:end]) for _, start, end in columns], axis=1)
+    # the column's number, or the index of its word
+    codes = [x[:, a] if b - a == 1 else x[:, a:b].argmax(1).astype(np.float32) for _, a, b in columns]
+    x_nD = np.stack(codes, axis=1)
     tells, tell = np.zeros(len(columns), bool), _are_linear if numbers else _one_value_each
     for labels in np.atleast_2d(y.T):
         tells |= tell(x_nD, labels)

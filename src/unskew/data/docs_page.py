@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
 
 from unskew.data.clients.availability import PRESENCE_KINDS, Options
-from unskew.data.clients.shifts import SHIFTS
-from unskew.data.readers.from_folder import folder
-from unskew.data.readers.from_npz import npz
-from unskew.data.readers.from_parquet import parquet
-from unskew.data.readers.from_tables import csv_set
-from unskew.data.readers.from_volumes import volumes
-from unskew.data.registry import files, reader_of
-from unskew.data.samples.dataset import Dataset
-from unskew.data.skew import partitions
+from unskew.data.registry import READERS, files, reader_of
+from unskew.data.skew import SHIFTS, partitions
 from unskew.formats import arguments
 from unskew.formats.markdown import arguments_table, table
 from unskew.system import python_files
 
-READERS: dict[str, Callable[..., Dataset]] = {
-    "tables": csv_set,
-    "folders": folder,
-    "Parquet": parquet,
-    "volumes": volumes,
-    "arrays": npz,
-}
-"""The readers of a user's data by the kind of data."""
 MEANINGS = {
     "label": "the column of labels",
     "site": "the column of sites",
@@ -63,9 +47,8 @@ def page() -> str:
             " own is read, and how."
         ),
         (
-            "Tables are .csv and .tsv files, and folders with train.csv; folders hold images or sounds; Parquet"
-            " also stands for folders that Hugging Face Datasets has saved; volumes are NIfTI; arrays are .npz"
-            " archives and folders of .npy files."
+            "Tables are .csv and .tsv files, and folders with train.csv; folders hold images or sounds; volumes"
+            " are NIfTI; arrays are .npz archives and folders of .npy files."
         ),
         _reader_arguments(),
         "## Partitions: `--skew`",

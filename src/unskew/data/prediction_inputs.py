@@ -21,26 +21,24 @@ import numpy as np
 
 from unskew.data.files.archives import Archive
 from unskew.data.files.cells import NumberFormat
-from unskew.data.files.parquet import PARQUET_ENDING, LazyColumns, RowNames, holds_parquet, read_table
-from unskew.data.files.sheets import Sheet, read_csv
+from unskew.data.files.parquet import LazyColumns, RowNames, read_table
+from unskew.data.files.sheets import CSV_ENDINGS, Sheet, read_csv, table_ending
 from unskew.data.files.tree import (
     IMAGE_ENDINGS,
+    PARQUET_ENDING,
     SOUND_ENDINGS,
     VOLUME_ENDINGS,
-    File,
-    FolderTree,
+    content_of,
     file_ending,
     has_mask_folders,
     read_tree,
 )
 from unskew.data.kinds.features import encode_as, encode_inputs_as, fill_as
-from unskew.data.kinds.images import read_each, read_image
-from unskew.data.kinds.sounds import SoundFormat, spectrogram
+from unskew.data.kinds.images import read_each
+from unskew.data.kinds.media_files import decode_paths
 from unskew.data.readers.from_folder import find_listing
 from unskew.data.readers.from_parquet import TABLE_KINDS, ListColumn, read_file_column
-from unskew.data.readers.from_tables import CSV_ENDINGS, table_ending
-from unskew.data.readers.from_volumes import prediction_slices
-from unskew.data.readers.scans import is_in_mask_folder, is_mask_name
+from unskew.data.readers.from_volumes import is_in_mask_folder, is_mask_name, prediction_slices
 from unskew.data.samples.conversion import map_npy
 from unskew.data.samples.packing import archive_inputs, archive_inputs_for, pack_to_layout
 from unskew.data.samples.reading_notes import abbreviate
@@ -81,18 +79,21 @@ def read_inputs(path: Path, form: Mapping[str, Any], layout: Layout | None = Non
 
 def _kind_of(path: Path) -> str:
     """One of the words "arrays", "table", "parquet", "images", "sounds" and "volumes"; "" for other files."""
-    if path.suffix.lower() == PARQUET_ENDING or (path.is_dir() and holds_parquet(path)):
-        return "parquet"
-    suffixes = {file_ending(path)}
+    endings = {file_ending(path)}
     if path.is_dir():
-        endings = IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS
-        suffixes = {f.kind for f in read_tree(path, endings, validation=True).files}
+        if content_of(path) == "Parquet":
+            return "parquet"
+        endings = {f.kind for f in read_tree(path, IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS).files}
     elif table_ending(path) in CSV_ENDINGS:
         return "table"
-    elif suffixes & {".npy", ".npz"}:
-        return "arrays"
-    kinds = {"sounds": SOUND_ENDINGS, "images": IMAGE_ENDINGS, "volumes": VOLUME_ENDINGS}
-    return next((kind for kind, endings in kinds.items() if suffixes & endings), "")
+    kinds = {
+        "parquet": {PARQUET_ENDING},
+        "arrays": {".npy", ".npz"},
+        "sounds": SOUND_ENDINGS,
+        "images": IMAGE_ENDINGS,
+        "volumes": VOLUME_ENDINGS,
+    }
+    return next((kind for kind, known in kinds.items() if endings & known), "")
 
 
 def _read_arrays(path: Path, _form: Mapping[str, Any]) -> NamedSamples:
@@ -114,28 +115,24 @@ def _read_arrays(path: Path, _form: Mapping[str, Any]) -> NamedSamples:
 def _read_several(path: Path, layout: Layout, form: Mapping[str, Any]) -> NamedSamples:
     """Samples with several inputs, by name or place: an archive, or files with the columns of the CSV that
     lists them."""
-    has_listing = "beside" in form and form["kind"] in ENDINGS
-    if path.is_dir() and has_listing:
-        return _read_with_columns(path, form)
+    if path.is_dir() and "beside" in form:
+        columns = {column: list(kinds) for column, kinds in form["beside"]}
+        tree = read_tree(path, ENDINGS[form["kind"]], validation=True)
+        listing = find_listing(tree, tree.files, {*columns})
+        if listing is None:
+            needs = f"the model takes {abbreviate(list(columns), 8)} beside files"
+            raise DataError("E403", f"{path} holds no CSV that lists its files, and {needs}; write one.")
+        rows = listing.by_path(listing.file_of)
+        files = [listing.file_of[row].path for row in rows]
+        x = {form["kind"].removesuffix("s"): _decode(files, form)}
+        names = [str(file.relative_to(path)) for file in files]
+        return names, {**x, **encode_inputs_as(listing.rows(rows), columns)}
     if path.suffix.lower() != ".npz":
-        expected = "folder with a CSV that lists files" if has_listing else ".npz"
+        expected = "folder with a CSV that lists files" if "beside" in form else ".npz"
         raise DataError("E403", f"{path} is no {expected}; samples with {layout} are read from one.")
     archive = Archive(path)
     x = archive_inputs_for(layout, archive, path) if layout.named else tuple(archive.values())
     return [str(i) for i in range(len(pack_to_layout(layout, x, str(path))))], x
-
-
-def _read_with_columns(path: Path, form: Mapping[str, Any]) -> NamedSamples:
-    """Images or sounds with columns of the CSV that lists them, by name."""
-    tree = read_tree(path, ENDINGS[form["kind"]], validation=True)
-    columns = {column: list(kinds) for column, kinds in form["beside"]}
-    listing = find_listing(tree, tree.files, list(columns))
-    if listing is None:
-        needs = f"the model takes {abbreviate(list(columns), 8)} beside files"
-        raise DataError("E403", f"{path} holds no CSV that lists its files, and {needs}; write one.")
-    names = [str(file.path.relative_to(path)) for file in listing.files]
-    pixels = _decode([file.path for file in listing.files], form)
-    return names, {form["kind"].removesuffix("s"): pixels, **encode_inputs_as(listing.sheet, columns)}
 
 
 def _read_parquet(path: Path, form: Mapping[str, Any]) -> NamedSamples:
@@ -154,8 +151,7 @@ def _read_parquet(path: Path, form: Mapping[str, Any]) -> NamedSamples:
     column = trained_column if trained_column in usable else usable[0]
     if not packed:
         return names, ListColumn(table, column, form.get("layout", "auto")).raw()
-    into = {name: value for name, value in form.items() if name != "column"}
-    return names, read_file_column(table, column, into, [], in_memory=True)
+    return names, read_file_column(table, column, form, [], in_memory=True)
 
 
 def _read_table(path: Path, form: Mapping[str, Any]) -> NamedSamples:
@@ -164,13 +160,9 @@ def _read_table(path: Path, form: Mapping[str, Any]) -> NamedSamples:
     return [place.removeprefix("line ") for place in sheet.places], rows
 
 
-def _decode(files: list[Path], form: Mapping[str, Any]) -> np.ndarray:
+def _decode(files: Sequence[Path], form: Mapping[str, Any]) -> np.ndarray:
     """Images or sounds, as those of training were decoded."""
-    if form["kind"] == "sounds":
-        format = SoundFormat(int(form["rate"]), float(form["seconds"]), int(form["window"]))
-        return np.stack(read_each(files, lambda i: spectrogram(files[i], format)))[:, None]
-    size, fit, bits = int(form["size"]), form["fit"], int(form["bits"])
-    return np.stack(read_each(files, lambda i: read_image(files[i], size, fit, bits)[0]))
+    return decode_paths("", files, form, [], in_memory=True)[0]
 
 
 def _read_volumes(path: Path, form: Mapping[str, Any]) -> NamedSamples:
@@ -181,22 +173,18 @@ def _read_volumes(path: Path, form: Mapping[str, Any]) -> NamedSamples:
 
 
 def _files_below(path: Path, kinds: frozenset[str]) -> tuple[list[Path], list[str]]:
-    """(the files of these kinds without masks, each one's path below the folder)."""
+    """(the files of these kinds without masks next to images as in training, each one's path below the
+    folder)."""
     if path.is_file():
         return [path], [path.name]
-    files = [f.path for f in _without_masks(read_tree(path, kinds, validation=True))]
+    tree = read_tree(path, kinds, validation=True)
+    has_masks = has_mask_folders(tree)
+    masks = [
+        file
+        for file in tree.files
+        if (has_masks and is_in_mask_folder(file)) or (file.kind in VOLUME_ENDINGS and is_mask_name(file))
+    ]
+    files = [f.path for f in tree.files if f not in masks] or [f.path for f in masks]
     if not files:
         raise DataError("E403", f"{excerpt(str(path))} holds no file to predict from.")
     return files, [str(file.relative_to(path)) for file in files]
-
-
-def _without_masks(tree: FolderTree) -> Sequence[File]:
-    """The files of a folder without the masks next to images as in training."""
-    has_masks = has_mask_folders(tree)
-    images = [
-        file
-        for file in tree.files
-        if not (has_masks and is_in_mask_folder(file))
-        and not (file.kind in VOLUME_ENDINGS and is_mask_name(file))
-    ]
-    return images or tree.files

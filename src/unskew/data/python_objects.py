@@ -13,26 +13,22 @@ from typing import Any, NamedTuple
 
 from unskew.data.clients.federation import Federation
 from unskew.data.files.tree import PART_NAMES
-from unskew.data.kinds.column_roles import column_named
-from unskew.data.kinds.groups import GROUP_COLUMN, INDEPENDENT
+from unskew.data.kinds.column_roles import GROUP_COLUMN, INDEPENDENT, column_named, column_question
 from unskew.data.readers.from_items import from_items
-from unskew.data.readers.from_tables import add_labels, frame_columns, is_frame, read_frames, read_table
+from unskew.data.readers.from_tables import add_labels, frame_columns, index_column, read_frames, read_table
 from unskew.data.readers.raw_samples import (
     RawSamples,
     check_columns,
     from_clients,
     raw_samples_of,
     share_numbering,
-    split_parts,
 )
-from unskew.data.registry import divided_by, place_of, read
-from unskew.data.samples.conversion import AxisOrder, array_of
+from unskew.data.registry import divided_by, read, with_arguments
+from unskew.data.samples.conversion import AxisOrder
 from unskew.data.samples.dataset import Dataset, Target
-from unskew.data.samples.packing import PackedSamples, are_inputs
-from unskew.data.samples.reading_notes import Note, abbreviate
-from unskew.data.storage.sample_rows import is_streamed
+from unskew.data.samples.packing import are_inputs
+from unskew.data.samples.reading_notes import Note
 from unskew.errors import DataError, excerpt
-from unskew.formats import calls
 from unskew.system.python_files import GIVEN_OBJECT
 
 
@@ -63,58 +59,66 @@ def take(
     `unskew.data.arrays`.
     Raises DataError (E4xx) for data that cannot be trained on, UsageError (E125) for a name.
     """
+    if not isinstance(data, str | os.PathLike):
+        return _take_object(data, SampleSpec(label, target, layout, group, weight), site)
+    chosen = {"weight": weight} if weight else {}
+    return read(os.fspath(data), **_named_roles(label, site, target, layout, group), **chosen)
+
+
+class SampleSpec(NamedTuple):
+    """The column of labels or the target, the order of the samples' axes, the groups, and the column of
+    weights, as named by the user."""
+
+    label: str
+    target: str
+    layout: AxisOrder
+    group: Any
+    weight: str = ""
+
+
+def _take_object(data: Any, spec: SampleSpec, site: str) -> Dataset | Federation:
+    """The set or federation in an object that is no text."""
+    label, target, layout, group, _ = spec
     named = isinstance(group, str)
-    if weight and not isinstance(data, str | os.PathLike) and not is_frame(data):
+    if spec.weight and not is_frame(data):
         remedy = "give unskew.data.arrays(x, y, weight=...), or a DataFrame"
-        raise DataError("E403", f"weight='{weight}' names a column, and these data have none; {remedy}.")
+        raise DataError("E403", f"weight='{spec.weight}' names a column, and these data have none; {remedy}.")
     if layout != "auto" and (isinstance(data, Federation | Dataset) or is_frame(data)):
         raise DataError("E403", f"layout='{layout}' orders the axes of arrays, and these have been read.")
     if isinstance(data, Federation | Dataset):
         if not named or group not in ("", INDEPENDENT):
             remedy = "name groups to what reads them: unskew.data.arrays(..., group=...)"
             raise DataError("E403", f"{data.name}: these samples are divided already; {remedy}.")
-        return _check_named_columns(data, label or target, site)
-    if isinstance(data, str | os.PathLike):
-        chosen = {"weight": weight} if weight else {}
-        return read(os.fspath(data), **_named_roles(label, site, target, layout, group), **chosen)
+        if label or target:
+            fault = f"label='{label or target}' names a column"
+            raise DataError("E403", f"{fault}, and these data come with their labels.")
+        return _with_sites(data, site)
     if is_frame(data):
         columns = frame_columns(data)
+        index = {} if not named else index_column(data)
         if not named:
             columns, group = add_labels(data, group, "table", GROUP_COLUMN), GROUP_COLUMN
-        return read_table(columns, "table", label, site, target=target, group=group, weight=weight)
+        elif group in index:
+            columns |= index
+        dataset = read_table(columns, "table", label, site, target=target, group=group, weight=spec.weight)
+        return dataset.with_notes(*([] if group else column_question(index)))
     if label and target:
-        raise DataError(
-            "E403", f"label='{label}' and target='{target}' exclude each other; give one of them."
-        )
-    spec = SampleSpec(label, target, layout, group if named else INDEPENDENT)
+        text = f"label='{label}' and target='{target}' exclude each other; give one of them"
+        raise DataError("E403", f"{text}.")
+    spec = spec if named else spec._replace(group=INDEPENDENT)
     clients = data[0] if isinstance(data, tuple) and len(data) == 2 and _are_clients(data[0]) else data
-    if clients is not data or _names_clients(data) or isinstance(data, list):
-        if not named:
-            raise DataError(
-                "E403", "group is an array, and each client has samples of its own; name a column."
-            )
-        entries = _named_sets(clients)
-        raws = _read_sets([*entries, *([("the test set", data[1])] if clients is not data else [])], spec)
-        test = raws.pop() if clients is not data else None
-        dataset = from_clients({name: raw for (name, _), raw in zip(entries, raws)}, test)
-        return _check_named_columns(dataset, "", site)
-    raw = _read_sets([("", data)], spec)[0]
-    dataset = raw.dataset("arrays") if named else raw.with_groups(group).dataset("arrays")
-    return _check_named_columns(dataset, "" if _has_columns(data) or target else label, site)
-
-
-def _named_sets(data: Any) -> list[tuple[str, Any]]:
-    """The clients' sets, each with its name."""
-    sets = {f"client-{i}": one for i, one in enumerate(data)} if isinstance(data, list) else data
-    if not sets:
+    if clients is data and not _names_clients(data) and not isinstance(data, list):
+        dataset = _read_sets([("", data)], spec)[0].dataset("arrays", None if named else group)
+        return _with_sites(dataset, site)
+    if not named:
+        raise DataError("E403", "group is an array, and each client has samples of its own; name a column.")
+    if not clients:
         raise DataError("E403", "an empty list was given as data; give (x, y), or a set for each client.")
-    for name, one in sets.items():
-        is_named = isinstance(one, tuple | Mapping | Dataset | str | os.PathLike)
-        if not (is_named or is_frame(one) or _is_set(one)):
-            fault = f"'{name}' should be a set, such as (x, y), and is a {type(one).__name__}"
-            remedy = "give arrays as (x, y), of scikit-learn's data (data.data, data.target)"
-            raise DataError("E403", f"{fault}; {remedy}.")
-    return [(str(name), one) for name, one in sets.items()]
+    sets = clients if isinstance(clients, Mapping) else {f"client-{i}": c for i, c in enumerate(clients)}
+    tested = [("the test set", data[1])] if clients is not data else []
+    raws = _read_sets([*((str(name), one) for name, one in sets.items()), *tested], spec)
+    test = raws.pop() if tested else None
+    return _with_sites(from_clients(dict(zip(map(str, sets), raws)), test), site)
 
 
 def _named_roles(label: str, site: str, target: str, layout: str, group: Any) -> dict[str, str]:
@@ -125,29 +129,13 @@ def _named_roles(label: str, site: str, target: str, layout: str, group: Any) ->
     return {k: v for k, v in entries if v not in ("", "auto")}
 
 
-class SampleSpec(NamedTuple):
-    """The column of labels or the target, the order of the samples' axes, and the groups, as named by the
-    user."""
-
-    label: str
-    target: str
-    layout: AxisOrder
-    group: str
-
-    @property
-    def column(self) -> str:
-        return self.label or self.target
-
-
-def _read_sets(
-    entries: Sequence[tuple[str, Any]], spec: SampleSpec, other_bytes: int = 0
-) -> list[RawSamples]:
+def _read_sets(entries: Sequence[tuple[str, Any]], spec: SampleSpec) -> list[RawSamples]:
     """The samples of named sets."""
     frames = {name: frame_columns(data, name) for name, data in entries if is_frame(data)}
     tables = read_frames(frames, spec.label, spec.target, spec.group) if frames else {}
-    raws, size = list[RawSamples](), other_bytes
+    raws = list[RawSamples]()
     for name, data in entries:
-        raw = tables[name] if is_frame(data) else _read_set(data, spec, size)
+        raw = tables[name] if is_frame(data) else _read_set(data, spec, name)
         if raw.layout == "auto":
             raw = replace(raw, layout=spec.layout)
         if spec.group not in ("", INDEPENDENT) and not raw.group:
@@ -155,23 +143,11 @@ def _read_sets(
             raise DataError("E403", f"{fault}; give the group of each sample, [N].")
         raw = replace(raw, group="") if spec.group == INDEPENDENT else raw
         raws.append(replace(raw, target=raw.target or Target(spec.target)) if spec.target else raw)
-        size += sum(map(_memory_of, (raw.x, raw.x_test)))
     return raws
 
 
-def _has_columns(data: Any) -> bool:
-    """Whether samples, or the training part, have columns in which labels can be named."""
-    if isinstance(data, Mapping) and _is_split(data):
-        return any(_has_columns(one) for one in data.values())
-    if isinstance(data, tuple):
-        return any(map(_has_columns, data))
-    return is_frame(data) or _is_set(data) or isinstance(data, str | os.PathLike)
-
-
-def _check_named_columns(data: Dataset | Federation, label: str, site: str) -> Dataset | Federation:
-    """The data. Raises DataError (E403) if the label or site is not one of their columns."""
-    if label:
-        raise DataError("E403", f"label='{label}' names a column, and these data come with their labels.")
+def _with_sites(data: Dataset | Federation, site: str) -> Dataset | Federation:
+    """The data. Raises DataError (E403) if the site is not one of their columns."""
     if site and isinstance(data, Federation):
         raise DataError("E403", f"site='{site}' was given, and a Federation is dealt out already.")
     if site:
@@ -187,27 +163,26 @@ def settings_of(
 
     Raises the errors of `take`.
     """
-    if isinstance(data, str | os.PathLike):
-        settings = _named_roles(label, site, target, "auto", group)
-        place, arguments = place_of(os.fspath(data)) if settings else (os.fspath(data), {})
-        text = calls.call_text(place, arguments | settings)
-        column = divided_by(text)
-        return None, {"data": text, **({"skew": f"column:{column}"} if column else {})}
-    dataset = take(data, label=label, site=site, target=target, group=group)
-    column = site or (dataset.intake.divided if isinstance(dataset, Dataset) and dataset.intake else "")
-    return dataset, {"data": GIVEN_OBJECT, **({"skew": f"column:{column}"} if column else {})}
+    if not isinstance(data, str | os.PathLike):
+        dataset = take(data, label=label, site=site, target=target, group=group)
+        column = site or (dataset.intake.divided if isinstance(dataset, Dataset) and dataset.intake else "")
+        return dataset, {"data": GIVEN_OBJECT, **({"skew": f"column:{column}"} if column else {})}
+    settings = _named_roles(label, site, target, "auto", group)
+    text = with_arguments(os.fspath(data), settings) if settings else os.fspath(data)
+    column = divided_by(text)
+    return None, {"data": text, **({"skew": f"column:{column}"} if column else {})}
 
 
-def _read_set(data: Any, spec: SampleSpec, other_bytes: int) -> RawSamples:
-    """The samples of one set."""
+def _read_set(data: Any, spec: SampleSpec, name: str) -> RawSamples:
+    """The samples of one set. name: of the client, for the message."""
     if isinstance(data, type):
         raise DataError("E403", f"{data.__name__} is a class, not a set; create it: {data.__name__}(...).")
     if isinstance(data, RawSamples):
         return data
     if isinstance(data, tuple):
-        return _read_tuple(data, spec, other_bytes)
+        return _read_tuple(data, spec)
     if isinstance(data, Mapping) and _is_split(data):
-        return _read_split(data, spec, other_bytes)
+        return _read_split(data, spec)
     if isinstance(data, Dataset | str | os.PathLike):
         dataset = data if isinstance(data, Dataset) else take(data, **spec._asdict())
         assert isinstance(dataset, Dataset)
@@ -215,35 +190,45 @@ def _read_set(data: Any, spec: SampleSpec, other_bytes: int) -> RawSamples:
     if hasattr(data, "dataset") and hasattr(data, "batch_size"):
         raise DataError("E403", f"a {type(data).__name__} returns batches; give its set, loader.dataset.")
     if _is_set(data):
-        return from_items(data, spec.column, other_bytes, spec.group)
+        return from_items(data, spec.label or spec.target, spec.group)
     if (shape := getattr(data, "shape", None)) is not None:
         raise DataError("E403", f"an array of {list(shape)} was given without labels; give (x, y).")
     remedy = "give (x, y), a path, a DataFrame, a Dataset, or a list or dictionary of clients"
-    raise DataError("E403", f"cannot read a {type(data).__name__} as data: {excerpt(data)}; {remedy}.")
+    fault = f"{f'{name}: ' if name else ''}cannot read a {type(data).__name__} as data: {excerpt(data)}"
+    raise DataError("E403", f"{fault}; {remedy}.")
 
 
-def _read_tuple(data: tuple[Any, ...], spec: SampleSpec, other_bytes: int) -> RawSamples:
+def _read_tuple(data: tuple[Any, ...], spec: SampleSpec) -> RawSamples:
     """The set (x, y), (x, y, x_test, y_test) or (train, test)."""
     first, second = data[:2] if len(data) in (2, 4) else (None, None)
-    if is_frame(first) and not is_frame(second) and not _is_set(second):
-        if spec.label:
-            raise DataError("E403", f"label='{spec.label}' names a column, and y is given as well.")
+    is_table = is_frame(first) and not is_frame(second) and not _is_set(second)
+    is_y = second is not None and not isinstance(second, tuple | Mapping) and not _is_set(second)
+    has_inputs = is_y and not is_frame(second) and are_inputs(first, second)
+    sets = [_is_set(part) or is_frame(part) or is_pair(part) for part in data]
+    if spec.label and (is_table or has_inputs or not any(sets)):
+        raise DataError("E403", f"label='{spec.label}' names a column, and y is given as well.")
+    if is_table:
         label = spec.target or str(getattr(second, "name", None) or "label")
         pairs = zip(("x", "x_test"), data[::2], data[1::2])
         tables = {name: add_labels(x, y, name, label) for name, x, y in pairs}
         raws = read_frames(tables, "" if spec.target else label, spec.target, spec.group)
         train, *test = raws.values()
         return train.with_test(test[0]) if test else train
-    is_y = second is not None and not isinstance(second, tuple | Mapping) and not _is_set(second)
-    if is_y and not is_frame(second) and are_inputs(first, second):
-        return split_parts(data, "data")
-    sets = [_is_set(part) or is_frame(part) or is_pair(part) for part in data]
-    if not any(sets):
-        return split_parts(data, "data")
+    if has_inputs or not any(sets):
+        if len(data) not in (2, 4):
+            fault = f"{len(data)} arrays were given"
+            raise DataError("E403", f"data: {fault}; give (x, y) or (x, y, x_test, y_test).")
+        return RawSamples(*data)
     if len(data) != 2 or not all(sets):
         remedy = 'give (train, test), or name them: {"train": ..., "val": ..., "test": ...}'
         raise DataError("E403", f"what each of {len(data)} parts is for cannot be told; {remedy}.")
-    return _read_split({"train": data[0], "test": data[1]}, spec, other_bytes)
+    return _read_split({"train": data[0], "test": data[1]}, spec)
+
+
+def is_frame(data: Any) -> bool:
+    """Whether this is a table of columns: pandas' and polars' DataFrames, and pyarrow's Tables."""
+    known = any(hasattr(data, n) for n in ("iloc", "to_dicts", "to_pydict"))
+    return known and hasattr(data, "columns") and not isinstance(data, type)
 
 
 def _are_clients(data: Any) -> bool:
@@ -256,14 +241,6 @@ def _are_clients(data: Any) -> bool:
 
 def _names_clients(data: Any) -> bool:
     return isinstance(data, Mapping) and not _is_split(data)
-
-
-def _memory_of(x: Any) -> int:
-    if isinstance(x, Mapping | tuple):
-        return sum(map(_memory_of, x.values() if isinstance(x, Mapping) else x))
-    if isinstance(x, PackedSamples):
-        return x.x.nbytes
-    return 0 if x is None or is_streamed(x) else 4 * array_of(x).size
 
 
 def _is_set(data: Any) -> bool:
@@ -279,24 +256,24 @@ def _is_split(data: Mapping[str, Any]) -> bool:
     if not parts or not all(parts):
         return False
     if parts.count("train") != 1 or parts.count("test") > 1:
-        names = abbreviate(list(map(str, data)))
-        raise DataError("E403", f"of the parts {names} one should be called train, and at most one test.")
+        raise DataError(
+            "E403",
+            f"of the parts {', '.join(map(str, data))} one should be called train, and at most one test.",
+        )
     return True
 
 
-def _read_split(data: Mapping[str, Any], spec: SampleSpec, other_bytes: int) -> RawSamples:
+def _read_split(data: Mapping[str, Any], spec: SampleSpec) -> RawSamples:
     """Training and test part as one set."""
     parts = {str(name): PART_NAMES[str(name).lower()] for name in data}
     sources = {part: one for part, one in zip(parts.values(), data.values()) if part != "val"}
-    raws = share_numbering(list(zip(sources, _read_sets(list(sources.items()), spec, other_bytes))))
+    raws = share_numbering(list(zip(sources, _read_sets(list(sources.items()), spec))))
     entries = dict(zip(sources, raws))
-    if owner := next(
-        (name for name, raw in entries.items() if raw.x_test is not None and len(entries) > 1), ""
-    ):
+    if len(entries) > 1 and (own := [name for name, raw in entries.items() if raw.x_test is not None]):
         raise DataError(
-            "E403", f"'{owner}' brings a test set of its own, and train and test are given apart."
+            "E403", f"'{own[0]}' brings a test set of its own, and train and test are given apart."
         )
-    validation = abbreviate([name for name, part in parts.items() if part == "val"])
+    validation = ", ".join(name for name, part in parts.items() if part == "val")
     note: tuple[Note, ...] = (("left out", f"{validation}: choose settings with validation=0.1"),)
     train = replace(entries["train"], form=check_columns(list(entries.items())))
     train = replace(train, notes=(*train.notes, *(note if validation else ())))

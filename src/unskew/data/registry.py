@@ -11,21 +11,16 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from unskew.data.downloads.original_files import recipes
+from unskew.data.downloads.recipes import RECIPES
 from unskew.data.files.archives import archive_path
-from unskew.data.files.parquet import holds_parquet, is_pattern, is_saved_set
+from unskew.data.files.sheets import CSV_ENDINGS, table_ending, table_files
+from unskew.data.files.tree import content_of
 from unskew.data.kinds.column_roles import column_named
 from unskew.data.readers.from_folder import folder
-from unskew.data.readers.from_npz import is_npy_folder, npz
+from unskew.data.readers.from_npz import npz
 from unskew.data.readers.from_parquet import parquet
-from unskew.data.readers.from_tables import (
-    SITE_COLUMN,
-    are_sites,
-    csv_set,
-    holds_tables,
-    table_ending,
-)
-from unskew.data.readers.from_volumes import holds_volumes, volumes
+from unskew.data.readers.from_tables import SITE_COLUMN, are_sites, csv_set
+from unskew.data.readers.from_volumes import volumes
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, UsageError, excerpt, suggestion
 from unskew.formats import arguments, calls
@@ -57,11 +52,10 @@ def describe() -> dict[str, str]:
 def reader_of(name: str) -> Callable[..., Dataset]:
     """The function that reads a named set. Raises UsageError (E125) if no set has that name."""
     if name not in files():
-        if name in recipes():
+        if name in RECIPES:
             text = f"there is no data set {excerpt(name)} here, but its original files can be made into one"
-            origin = "" if recipes()[name].addresses else " --from PATH"
-            raise UsageError("E125", f"{text}: unskew data get {name}{origin} (unskew explain docs/data.md).")
-        near = suggestion(name, [*files(), *recipes()])
+            raise UsageError("E125", f"{text}: unskew data get {name} (unskew explain docs/data.md).")
+        near = suggestion(name, [*files(), *RECIPES])
         hint = f"Known: {', '.join(files())}; or a path, looked for{python_files.folder_note(Path())}."
         raise UsageError("E125", f"unknown data {excerpt(name)}.{near} {hint}")
     return getattr(importlib.import_module(f"unskew.data.sets.{name}"), name)
@@ -95,8 +89,8 @@ def _reader_with_arguments(
     """(the reader of a text's data, the path that it reads or (), its arguments)."""
     place, settings = _split_text(text)
     if place:
-        reader, kind = _reader_of_path(Path(place))
-        owner, paths = f"{kind} {excerpt(place)}", (place,)
+        reader = READERS[_kind_of_path(Path(place))]
+        owner, paths = f"{'folder' if os.path.isdir(place) else 'file'} {excerpt(place)}", (place,)
     else:
         _check_no_file(text)
         call = calls.parse(text, "data set", "E125")
@@ -129,15 +123,20 @@ def place_of(text: str) -> tuple[str, dict[str, object]]:
     return call.name, call.arguments
 
 
+def with_arguments(text: str, arguments: Mapping[str, object]) -> str:
+    """A text that names data with further arguments. Raises UsageError (E125) as `place_of` does."""
+    place, settings = place_of(text)
+    return calls.call_text(place, settings | dict(arguments))
+
+
 def divided_by(text: str) -> str:
     """The column that divides the data: `bank` for `credit.csv(site=bank)`, "" for none."""
     place, settings = _split_text(text)
     site = str(settings.get("site") or "")
-    many = "*" in place or (place and os.path.isdir(place))
-    reader = _reader_of_path(Path(place))[0] if many else None
-    if reader is csv_set and are_sites(Path(place)):
+    kind = _kind_of_path(Path(place)) if place and not os.path.isfile(place) else ""
+    if kind == "tables" and are_sites(Path(place)):
         return site or SITE_COLUMN
-    return "site" if site and reader in (folder, volumes) else site
+    return "site" if site and kind in ("folders", "volumes") else site
 
 
 def is_place(text: str) -> bool:
@@ -152,11 +151,7 @@ def _check_no_file(text: str) -> None:
     if "://" in name:
         text = f"{excerpt(name)[1:-1]} is an address, and data is read from files"
         raise DataError("E402", f"{text}; fetch it, and give its path.")
-    path, _, inside = name.partition(",")
-    if "=" in inside and os.path.exists(path):
-        text = f"there is no {excerpt(name)[1:-1]}; columns stand in brackets"
-        raise DataError("E402", f'{text}: "{path}({inside})".')
-    if table_ending(Path(name)) in FILE_READERS or "/" in name:
+    if table_ending(Path(name)) in ENDINGS or "/" in name:
         raise DataError("E402", f"there is no {excerpt(name)[1:-1]}{python_files.folder_note(Path(name))}.")
 
 
@@ -179,43 +174,33 @@ def _split_text(text: str) -> tuple[str, dict[str, object]]:
 
 
 def _is_there(text: str) -> bool:
-    """Whether a text is the path of an existing file or folder, or a pattern that matches tables."""
+    """Whether a text is the path of an existing file or folder, or a pattern that matches files."""
+    path = Path(text)
     # unlike Path.exists, os.path.exists answers False for a name that is too long
-    return os.path.exists(text) or is_pattern(text) or ("*" in text and holds_tables(Path(text)))
+    return os.path.exists(text) or ("*" in path.name and any(path.parent.glob(path.name)))
 
 
-FILE_READERS: dict[str, tuple[Callable[..., Dataset], str]] = {
-    ".npz": (npz, "archive"),
-    ".npy": (npz, "file"),
-    ".csv": (csv_set, "table"),
-    ".tsv": (csv_set, "table"),
-    ".csv.gz": (csv_set, "table"),
-    ".tsv.gz": (csv_set, "table"),
-    ".parquet": (parquet, "table"),
+READERS: dict[str, Callable[..., Dataset]] = {
+    "tables": csv_set,
+    "folders": folder,
+    "Parquet": parquet,
+    "volumes": volumes,
+    "arrays": npz,
 }
-"""The reader of each file ending, and the name of the kind of file."""
+"""The readers of a user's data by the kind of data."""
+ENDINGS = {".npz": "arrays", ".npy": "arrays", **dict.fromkeys(CSV_ENDINGS, "tables"), ".parquet": "Parquet"}
+"""The kind of data of each file ending."""
 
 
-def _reader_of_path(path: Path) -> tuple[Callable[..., Dataset], str]:
-    """(the reader of a path, the name of the kind of file). Raises UsageError (E125) for a file of unknown
-    kind."""
+def _kind_of_path(path: Path) -> str:
+    """The kind of the data at a path. Raises UsageError (E125) for a file of unknown kind."""
     if path.is_dir():
-        if is_npy_folder(path):
-            return npz, "folder"
-        if is_saved_set(path):
-            return parquet, "folder"
-        if holds_volumes(path):
-            return volumes, "folder"
-        if holds_parquet(path):
-            return parquet, "folder"
-        return csv_set if holds_tables(path) else folder, "folder"
-    if "*" in path.name and holds_tables(path):
-        return csv_set, "pattern"
-    if table_ending(path) in FILE_READERS:
-        return FILE_READERS[table_ending(path)]
-    if not path.suffix:
-        return FILE_READERS[".npz"]
-    text = f"{excerpt(str(path))} is not read; data are a folder, or a file of {', '.join(FILE_READERS)}"
+        return content_of(path)
+    if not path.exists() and table_files(path):
+        return "tables"
+    if kind := ENDINGS.get(table_ending(path), "" if path.suffix else "arrays"):
+        return kind
+    text = f"{excerpt(str(path))} is not read; data are a folder, or a file of {', '.join(ENDINGS)}"
     raise UsageError("E125", f"{text}: save it as one.")
 
 

@@ -37,11 +37,6 @@ CONSTANT_WORDS: dict[Any, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class MayBeInfinite:
-    """In an annotation: the number may be infinite. Without it infinity is refused; NaN always is."""
-
-
-@dataclass(frozen=True)
 class With:
     """In the annotation of a setting: it has an effect only if another setting has this value; with True, if
     that setting is neither 0 nor False."""
@@ -66,7 +61,7 @@ def split_hint(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     inner, *metadata = get_args(hint)
     constraints: list[Any] = []
     for item in metadata:  # the check against a Protocol comes last, because it is slow
-        alone = isinstance(item, str | ranges.BaseMetadata | MayBeInfinite | With)
+        alone = isinstance(item, str | ranges.BaseMetadata | With)
         constraints += [item] if alone or not isinstance(item, ranges.GroupedMetadata) else item
     return inner, tuple(constraints)
 
@@ -93,8 +88,7 @@ def convert_value(hint: Any, value: object) -> Any:
     """The value in this type: whole numbers as floats, lists as tuples. Raises DoesNotFit."""
     inner, constraints = split_hint(hint)
     fitting = _of_type(inner, value)
-    infinite = any(isinstance(constraint, MayBeInfinite) for constraint in constraints)
-    if isinstance(fitting, float) and (math.isnan(fitting) or (math.isinf(fitting) and not infinite)):
+    if isinstance(fitting, float) and not math.isfinite(fitting):
         raise DoesNotFit
     for constraint in constraints:
         if fitting is not None and type(constraint) in RANGES:
@@ -311,8 +305,6 @@ def _range_in_words(hint: Any) -> str:
         elif type(constraint) in RANGES:
             bound, _, text = RANGES[type(constraint)]
             words.append(text.format(getattr(constraint, bound)))
-    if any(isinstance(constraint, MayBeInfinite) for constraint in constraints):
-        words.append("inf allowed")
     words += [text for one in union_types(inner) if (text := _range_in_words(one))]
     if get_origin(inner) is tuple and (text := _range_in_words(get_args(inner)[0])):
         words.append(f"each {text}")

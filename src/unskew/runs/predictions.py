@@ -15,7 +15,8 @@ from torch import Tensor
 
 from unskew.core.trees import Tree, restride, tree_map
 from unskew.data.clients.federation import Federation, RemoteFederation
-from unskew.data.readers.from_tables import encode_frame, is_frame
+from unskew.data.python_objects import is_frame
+from unskew.data.readers.from_tables import encode_frame
 from unskew.data.samples import scaling
 from unskew.data.samples.conversion import DEPTHS, channels_first, sample_array, scale_samples
 from unskew.data.samples.packing import archive_inputs_for, pack_to_layout

@@ -39,30 +39,23 @@ def usable_memory() -> int:
 
 def _limits() -> Iterator[int]:
     """The memory limits of the groups of this process and of their parents."""
-    for file in {CGROUPS / "memory.max", *_files()}:
-        with suppress(OSError, ValueError):  # there is no file, or it says "max"
-            yield int(file.read_text())
-
-
-def _files() -> Iterator[Path]:
-    for line in _lines(OWN_GROUPS / "cgroup"):
+    files, lines = {CGROUPS / "memory.max"}, list[str]()
+    with suppress(OSError):
+        lines = (OWN_GROUPS / "cgroup").read_text().splitlines()
+    for line in lines:
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         folders = PurePosixPath(path.lstrip("/"))
         for group in (folders, *folders.parents):
             if not controllers:
-                yield CGROUPS / group / "memory.max"
+                files.add(CGROUPS / group / "memory.max")
             elif "memory" in controllers.split(","):
-                yield CGROUPS / "memory" / group / "memory.limit_in_bytes"
+                files.add(CGROUPS / "memory" / group / "memory.limit_in_bytes")
+    for file in files:
+        with suppress(OSError, ValueError):  # there is no file, or it says "max"
+            yield int(file.read_text())
 
 
 def _addresses() -> Iterator[int]:
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY:
         yield limit
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text().splitlines()
-    except OSError:
-        return []

@@ -32,18 +32,19 @@ FOREIGN_MODULES = {*sys.stdlib_module_names, "unskew"}
 """Names of modules that are never a user's: Python's own, and this package."""
 _imported_digests: dict[Path, str] = {}
 """The digests of the user's modules at the last import of a file that imports them."""
-_FILE = re.compile(r"(?:^|\+)\s*([^+()]*\.py)(?::\w+)?\s*(?=[(+]|$)")
-"""A file among the Parts of a method, or before the function of a model."""
+_CALL = re.compile(r"\s*(?:(.*\.py)(?::\w+)?|[\w-]+)\s*(?:\(\s*(?:\w+\s*=.*)?\))?\s*", re.DOTALL)
+"""A file or a name, with arguments or without: FILE.py:make(width=3), fedprox(mu=0.1)."""
+_BETWEEN_CALLS = re.compile(r"[+,](?![^()]*\))")
+"""Between the Parts of a method, or the names of metrics; not inside brackets."""
 _named: ContextVar[frozenset[str] | None] = ContextVar("named", default=None)
 """The files that may be imported, because the user named them; None in a program, without restriction."""
 
 
 @contextmanager
 def restrict(*texts: str) -> Iterator[None]:
-    """Inside the block, only files in these texts may be imported. The user wrote the texts; documents may
-    name other files."""
-    whole = [text[: text.rfind(".py") + 3] for text in texts if ".py" in text]
-    before = _named.set(frozenset((*whole, *files_of(*texts))))
+    """Inside the block, only files in these texts may be imported: the arguments of a command or a call, also
+    as --option=VALUE. Documents may name other files."""
+    before = _named.set(frozenset(file for text in texts for file in _named_in(text)))
     try:
         yield
     finally:
@@ -125,8 +126,32 @@ def _forget_changed(file: Path) -> None:
 
 
 def files_of(*texts: str) -> list[str]:
-    """The files in texts of methods or models, in order."""
-    return [os.path.expanduser(file) for text in texts for file in _FILE.findall(text)]
+    """The files in texts of methods, models or metrics, in order."""
+    return [os.path.expanduser(file) for text in texts for file in _operands(text) or _whole(text)]
+
+
+def _operands(text: str) -> list[str]:
+    """The files of `a.py+fedprox` or `auroc,b.py:cost`; [] unless all of the text is such a list of calls."""
+    calls = [_CALL.fullmatch(piece) for piece in _BETWEEN_CALLS.split(text)]
+    return [call[1].strip() for call in calls if call and call[1]] if all(calls) else []
+
+
+def _whole(text: str) -> list[str]:
+    """The file of a single FILE.py:name(...), of which the path may hold any signs; [] for other texts."""
+    call = _CALL.fullmatch(text)
+    return [call[1].strip()] if call and call[1] else []
+
+
+def _named_in(text: str) -> list[str]:
+    """The files that an argument names, which the user wrote. A path that exists names no code unless it is a
+    Python file: who made a document also chose its name, such as `study.py.yaml` or `net.py,1/`."""
+    files = list[str]()
+    while not os.path.exists(re.sub(r"\([^()]*\)$", "", text)) or text.endswith(".py"):
+        files += [*_whole(text), *_operands(text)]
+        if not (option := re.match(r"(?:--)?[\w.-]+=(.*)", text, re.DOTALL)):
+            break
+        text = option[1]
+    return files
 
 
 def digests(*texts: str) -> dict[str, str]:

@@ -299,7 +299,10 @@ class Availability:
         for attempt in range(1, REDRAWS if self.options.redraw else 1):
             if len(attendance.answered):
                 break
-            attendance = self._once(t, K, _next_draw(rng, attempt))
+            # another generator for another draw
+            attendance = self._once(
+                t, K, lambda t, a=attempt: np.random.default_rng([int(rng(t).integers(2**62)), a])
+            )
         return attendance
 
     def _once(self, t: int, K: int, rng: Rng) -> Attendance:
@@ -326,8 +329,3 @@ def without_trace(text: str) -> str:
     Raises UsageError (E124) for a text that cannot be parsed.
     """
     return Full.name if specs.parse(text, "availability", "E124").kind == Trace.name else text
-
-
-def _next_draw(rng: Rng, attempt: int) -> Rng:
-    """Different generators for another draw of the rounds."""
-    return lambda t: np.random.default_rng([int(rng(t).integers(2**62)), attempt])

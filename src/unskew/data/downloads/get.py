@@ -17,13 +17,12 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from unskew.data.downloads.original_files import OriginalFiles, OriginalSamples, Recipe, recipe_of
+from unskew.data.downloads.recipes import RECIPES, OriginalSamples, Recipe, file_of
 from unskew.data.samples.dataset import Dataset
-from unskew.errors import DataError, UsageError
+from unskew.errors import DataError, UsageError, excerpt, suggestion
 from unskew.formats.markdown import escape_markdown, table
 from unskew.system import disk
 from unskew.version import revision
@@ -45,116 +44,86 @@ class WrittenSet:
 
 
 def get(
-    name: str,
-    origin: Path | None,
-    out: Path,
-    report: Report = lambda *_: None,
+    name: str, origin: Path | None, out: Path, report: Report = lambda *_: None, recipe: Recipe | None = None
 ) -> WrittenSet:
     """Write NAME.npz and NAME.md into a folder. origin: the archive or folder; None downloads it to
-    `out/originals`.
-    report: receives the progress of a download.
+    `out/originals`. report: receives the progress of a download. recipe: by default that of the name.
 
-    Raises UsageError: E125 for an unknown name, E161 for a file
-    that exists or cannot be written; DataError: E402 for a missing origin or a download that fails, E401 for
-    a set without an address, another set or a refused archive, E401 for a digest other than the published one
-    or a damaged archive, and the errors of the checks of samples.
+    Raises UsageError: E125 for an unknown name, E161 for a file that exists or cannot be written; DataError:
+    E402 for a missing origin or a download that fails, E401 for another set, a refused archive or a digest
+    other than the published one, and the errors of the checks of samples.
     """
-    recipe = recipe_of(name)
-    if origin is None and not recipe.addresses:
-        text = (
-            f"{name} has no address to download from: get it from {recipe.source}, then name it: --from PATH"
-        )
-        more = "Sets of torchvision and Hugging Face are also taken in Python as they are"
-        raise DataError("E401", f"{text} ({recipe.expects}). {more}.")
-    path = out / f"{name}.npz"
+    if recipe is None and name not in RECIPES:
+        known = f"{suggestion(name, RECIPES)} Known: {', '.join(RECIPES)}"
+        raise UsageError("E125", f"unskew data get knows no {excerpt(name)}.{known}.")
+    recipe, path, card = recipe or RECIPES[name], out / f"{name}.npz", out / f"{name}.md"
     if path.exists():
         text = f"{path} exists, and nothing is overwritten; remove it, or name another folder: --out"
         raise UsageError("E161", f"{text}.")
-    if origin is None:
-        try:
-            origin = download(name, recipe, out / "originals", report)
-        except OSError as error:
-            raise _unwritable(out, error) from error
-    if not origin.exists():
-        raise DataError("E402", f"there is no {origin}.")
-    digests = _digests(origin, recipe)
-    samples = recipe.read(OriginalFiles(origin, name))
-    _check_samples(name, samples)
-    content = _archive_bytes(samples)
-    card = _card_text(name, recipe, samples, digests, hashlib.sha256(content).hexdigest())
     try:
+        origin = origin or download(name, recipe, out / "originals", report)
+        if not origin.exists():
+            raise DataError("E402", f"there is no {origin}.")
+        digests = _digests(origin, recipe)
+        samples = recipe.read(origin, name)
+        tests = {column: test for column, (_, test) in samples.columns.items()}
+        columns = {column: train for column, (train, _) in samples.columns.items()}
+        Dataset(name, samples.x, samples.y, samples.x_test, samples.y_test, samples.classes, columns, tests)
+        content = _archive_bytes(samples)
         out.mkdir(parents=True, exist_ok=True)
-        disk.replace(out / f"{name}.md", card)
+        disk.replace(card, _card_text(name, recipe, samples, digests, hashlib.sha256(content).hexdigest()))
         disk.replace(path, content)
     except OSError as error:
-        raise _unwritable(out, error) from error
-    remarks = []
-    if not any(verified for _, verified in digests.values()):
+        why = f"{error.filename or out} cannot be written or read: {error.strerror or error}"
+        raise UsageError("E161", f"{why}. Name another folder: --out.") from error
+    remarks = list(samples.notes)
+    if not digests.keys() & recipe.digests.keys():
         which = "these files" if len(digests) != 1 else next(iter(digests))
         text = "is published that we know; the card records it, and it is not compared"
-        remarks.append(f"no SHA-256 of {which} {text}")
-    return WrittenSet((path, out / f"{name}.md"), samples, (*remarks, *samples.notes))
+        remarks.insert(0, f"no SHA-256 of {which} {text}")
+    return WrittenSet((path, card), samples, tuple(remarks))
 
 
-def _unwritable(out: Path, error: OSError) -> UsageError:
-    return UsageError(
-        "E161", f"{out} cannot be written: {error.strerror or error}. Name another folder: --out."
-    )
-
-
-def _digests(origin: Path, recipe: Recipe) -> dict[str, tuple[str, bool]]:
-    """(SHA-256, whether it is the published file) by name; of a folder only those published.
-
-    Raises DataError (E401) for a file with a published name and another digest.
-    """
-    files = [origin] if origin.is_file() else sorted(p for p in origin.rglob("*") if p.name in recipe.files)
-    digests: dict[str, tuple[str, bool]] = {}
-    for path in files:
-        published, digest = recipe.files.get(path.name, ""), disk.sha256(path)
-        verified = bool(published) and digest_as(published, path) == published
-        if published and not verified and not published.startswith("md5:"):
-            text = f"{path.name} has the SHA-256 {digest}, and the published one is {published}"
+def _digests(origin: Path, recipe: Recipe) -> dict[str, str]:
+    """The SHA-256 of a file, or of the published ones in a folder, by name. Raises DataError (E401) for a
+    file with a published name and another digest."""
+    known = recipe.digests
+    files = [origin] if origin.is_file() else sorted(p for p in origin.rglob("*") if p.name in known)
+    digests = {path.name: disk.sha256(path) for path in files}
+    for name, digest in digests.items():
+        if known.get(name, digest) != digest:
+            text = f"{name} has the SHA-256 {digest}, and the published one is {known[name]}"
             raise DataError("E401", f"{text}; download it again from {recipe.source}.")
-        digests[path.name] = digest, verified
     return digests
 
 
-def _check_samples(name: str, samples: OriginalSamples) -> None:
-    """Raises DataError (E403, E404, E405) for samples that do not fit together."""
-    x_test = samples.x[:0] if samples.x_test is None else samples.x_test
-    y_test = samples.y[:0] if samples.y_test is None else samples.y_test
-    columns, test_columns = (
-        {n: v for n, p in samples.columns.items() if (v := p[i]) is not None} for i in (0, 1)
-    )
-    Dataset(name, samples.x, samples.y, x_test, y_test, samples.classes, columns, test_columns)
-
-
 def _archive_bytes(samples: OriginalSamples) -> bytes:
-    """The .npz file, with the usual names: x and y, or x_train, y_train, x_test and y_test."""
-    tested = samples.x_test is not None
-    part = "_train" if tested else ""
-    arrays = {f"x{part}": samples.x, f"y{part}": samples.y}
-    arrays |= {f"{name}{part}": values for name, (values, _) in samples.columns.items()}
-    if tested:
-        arrays |= {"x_test": np.asarray(samples.x_test), "y_test": np.asarray(samples.y_test)}
-        arrays |= {f"{name}_test": np.asarray(values) for name, (_, values) in samples.columns.items()}
+    """The .npz file, with the usual names."""
+    arrays = {
+        "x_train": samples.x,
+        "y_train": samples.y,
+        "x_test": samples.x_test,
+        "y_test": samples.y_test,
+        "classes": np.array(samples.classes),
+    }
+    for name, (train, test) in samples.columns.items():
+        arrays |= {f"{name}_train": train, f"{name}_test": test}
     buffer = io.BytesIO()
-    np.savez(buffer, classes=np.array(samples.classes), **arrays)  # type: ignore[arg-type]
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
     return buffer.getvalue()
 
 
 def _card_text(
-    name: str, recipe: Recipe, samples: OriginalSamples, digests: Mapping[str, tuple[str, bool]], sha256: str
+    name: str, recipe: Recipe, samples: OriginalSamples, digests: Mapping[str, str], sha256: str
 ) -> str:
     """The text of NAME.md. sha256: of NAME.npz."""
-    tests = 0 if samples.x_test is None else len(samples.x_test)
     facts = {
         "what": recipe.what,
         "source": recipe.source,
         "licence": recipe.licence or "none stated where we looked; ask the source",
         "one sample": f"{samples.x.dtype} {list(samples.x.shape[1:])}",
         "training samples": f"{len(samples.x):,}",
-        "test samples": f"{tests:,}" if tests else "none; a fifth is held out when the set is read",
+        "test samples": f"{len(samples.x_test):,}",
     }
     for column, (values, _) in samples.columns.items():
         facts[f"column {column}"] = f"{len(np.unique(values)):,} values; `--skew column:{column}`"
@@ -162,12 +131,11 @@ def _card_text(
         facts["left out"] = "; ".join(samples.notes)
     facts |= {f"{name}.npz": f"SHA-256 {sha256}", "made by": f"unskew {revision()}"}
     train, test = (
-        np.bincount(y, minlength=len(samples.classes)).tolist()
-        for y in (samples.y, samples.y[:0] if samples.y_test is None else samples.y_test)
+        np.bincount(y, minlength=len(samples.classes)).tolist() for y in (samples.y, samples.y_test)
     )
     counts = [(escape_markdown(c), f"{a:,}", f"{b:,}") for c, a, b in zip(samples.classes, train, test)]
     verdict = {True: "equals the published one", False: "not compared: none is published that we know"}
-    rows = [(escape_markdown(n), digest, verdict[verified]) for n, (digest, verified) in digests.items()]
+    rows = [(escape_markdown(n), digest, verdict[n in recipe.digests]) for n, digest in digests.items()]
     sections = [
         f"# {name}",
         table(("", ""), [(escape_markdown(a), escape_markdown(b)) for a, b in facts.items()]),
@@ -184,19 +152,14 @@ def download(name: str, recipe: Recipe, folder: Path, report: Report = lambda *_
 
     Raises DataError: E402 if a server does not answer or breaks off, E401 for a file with another digest.
     """
-    several = len(recipe.addresses) > 1
+    several = len(recipe.originals) > 1
     place = folder / name if several else folder
     place.mkdir(parents=True, exist_ok=True)
-    paths = [place / file_of(address) for address in recipe.addresses]
-    for address, path in zip(recipe.addresses, paths):
+    paths = [place / file_of(address) for address in recipe.originals]
+    for path, (address, published) in zip(paths, recipe.originals.items()):
         if not path.exists():
-            _fetch(address, path, recipe.files[path.name], report)
+            _fetch(address, path, published, report)
     return place if several else paths[0]
-
-
-def file_of(address: str) -> str:
-    """The name of the file at an address."""
-    return unquote(urlsplit(address).path).rpartition("/")[2]
 
 
 def _fetch(address: str, path: Path, published: str, report: Report) -> None:
@@ -214,18 +177,11 @@ def _fetch(address: str, path: Path, published: str, report: Report) -> None:
             f"{address} could not be downloaded: {reason}{kept}. Or download it yourself, and name it: --from"
         )
         raise DataError("E402", f"{text}.") from error
-    if (digest := digest_as(published, part)) != published:
+    if (digest := disk.sha256(part)) != published:
         refused = part.replace(path.with_name(path.name + ".refused"))
         text = f"{address} is not the published file: its digest is {digest}, and {published} is published"
         raise DataError("E401", f"{text}. It is kept as {refused}; the same command downloads it again.")
     part.replace(path)
-
-
-def digest_as(published: str, path: Path) -> str:
-    """The digest of a file, of the kind of a published one: SHA-256, or MD5 if it begins with `md5:`."""
-    kind, colon, _ = published.rpartition(":")
-    with open(path, "rb") as file:
-        return kind + colon + hashlib.file_digest(file, kind or "sha256").hexdigest()
 
 
 def _append(address: str, part: Path, report: Callable[[int, int], None]) -> None:

@@ -1,4 +1,5 @@
-"""NumPy archives, and the pictures packed in them, read without pickle; an error names the damaged file.
+"""NumPy archives, and the pictures packed in them, read without pickle; what other archives unpack to, within
+bounds. An error names the damaged file.
 
 The archives of named sets are in the folder that the environment variable UNSKEW_DATA names.
 """
@@ -12,16 +13,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.lib import format as npy
 
+from unskew.data.samples.conversion import damage_as_error
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError
 
 SMALL_SIZE, MOST_RATIO = 1 << 30, 200
 """A file may announce this many bytes, or this many times its own size."""
+PIECE = 1 << 20
 LONGEST_WORD = 1 << 18
 """Maximal length of a word in an array of words, in bytes."""
 
@@ -46,7 +49,7 @@ class Archive(Mapping[str, np.ndarray]):
             raise DataError("E401", f"{self.path} lacks the array '{name}'; it holds {held}.")
         if name not in self._read:
             with _opened(self.path) as z:
-                self._read[name] = _plain_array(z, name, self.path)
+                self._read[name] = z[name]
         return self._read[name]
 
     def __contains__(self, name: object) -> bool:
@@ -79,44 +82,42 @@ class Archive(Mapping[str, np.ndarray]):
 
         stem = name.rpartition("_")[0]
         buffer, offsets = self[name], self[f"{stem}_off"]
-        try:
+        with damage_as_error(f"{self.path}: '{name}'", "pictures", "copy it again"):
             strips = [
                 Image.open(io.BytesIO(buffer[a:b].tobytes())).convert("RGB")
                 for a, b in pairwise(offsets.tolist())
             ]
             return np.concatenate([np.asarray(strip).reshape(-1, size, size, 3) for strip in strips])
-        except (OSError, ValueError, SyntaxError) as error:
-            raise DataError(
-                "E401", f"{self.path}: pictures in '{name}' cannot be read: {error}. Copy it again."
-            ) from error
 
 
-def most_unpacked(path: Path) -> int:
+def most_unpacked(size: int) -> int:
     """The most bytes to which a file of this size may unpack."""
-    return max(SMALL_SIZE, MOST_RATIO * path.stat().st_size)
+    return max(SMALL_SIZE, MOST_RATIO * size)
+
+
+def check_unpacked(length: int, place: object, size: int) -> None:
+    """Raises DataError (E401) for an unpacked length that is far more than the file's size makes likely, both
+    in bytes. place: its name, for the message."""
+    if length > (limit := most_unpacked(size)):
+        fault = f"{place}: its {size:,} bytes unpack to more than {limit:,}"
+        raise DataError("E401", f"{fault}; unpack it yourself if you trust it.")
+
+
+def read_unpacked(file: IO[bytes], place: object, size: int) -> bytes:
+    """The content of a compressed file, read no further than `check_unpacked` allows."""
+    content = bytearray()
+    while piece := file.read(PIECE):
+        content += piece
+        check_unpacked(len(content), place, size)
+    return bytes(content)
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """NumPy's view of an archive. Raises DataError as `Archive` does."""
-    try:
-        with np.load(path, allow_pickle=False) as z:
-            yield z
-    except FileNotFoundError:
-        raise DataError("E402", f"there is no {path}.") from None
-    except (DataError, PermissionError):
-        raise
-    except MemoryError as error:
-        reason = f"{path} announces more than memory holds"
-        raise DataError(
-            "E401", f"{reason}: {error}. Save large arrays as .npy files in a folder, or copy it again."
-        ) from error
-    except Exception as error:  # NumPy and zipfile raise many kinds of error for damaged or encrypted files
-        reason = str(error).rstrip(".")
-        if "allow_pickle" in reason:
-            reason = "it begins like none, so it is perhaps another kind of file"
-        text = f"{path} is not a whole NumPy archive: {reason}"
-        raise DataError("E401", f"{text}. Copy it, or save it, again.") from error
+    remedy = "copy or save it again: words with dtype=str, large arrays as .npy files in a folder"
+    with damage_as_error(path, "a NumPy archive", remedy), np.load(path, allow_pickle=False) as z:
+        yield z
 
 
 def _announced_shapes(z: Any, path: Path) -> dict[str, tuple[int, ...]]:
@@ -136,24 +137,10 @@ def _announced_shapes(z: Any, path: Path) -> dict[str, tuple[int, ...]]:
             raise DataError("E401", f"{path}: {fault}; save it with shorter ones.")
         total += max(entry.file_size, math.prod(shape) * dtype.itemsize)
         shapes[name] = shape
-    if total > most_unpacked(path):
+    if total > most_unpacked(path.stat().st_size):
         fault = f"its {path.stat().st_size:,} bytes unpack to {total:,}"
         raise DataError("E401", f"{path}: {fault}; save large arrays as .npy files in a folder.")
     return shapes
-
-
-def _plain_array(z: Any, name: str, path: Path) -> np.ndarray:
-    """An array of the archive."""
-    try:
-        return z[name]
-    except ValueError as error:
-        if "allow_pickle" not in str(error):
-            raise
-        raise DataError(
-            "E401",
-            f"{path}: the array '{name}' holds Python objects, which are never unpickled; save it as numbers,"
-            f" or words as numpy.asarray({name}, dtype=str).",
-        ) from None
 
 
 class NamedArchive(Archive):

@@ -1,13 +1,10 @@
-"""Parquet files, and folders that Hugging Face Datasets has saved, as one table of all their rows.
+"""Parquet files as one table of all their rows.
 
 x.parquet                         all rows
 a folder with any *.parquet       all rows, the files in the order of their paths
 train-*.parquet, test-*.parquet   training and test rows by the first word of the name, as on the hub
 train/*.parquet, test/*.parquet   training and test rows by folder
 shards/part-*.parquet             the files that the pattern matches
-dataset_dict.json, NAME/, NAME/   a DatasetDict of save_to_disk: {"splits": [NAME, NAME]}
-state.json                        a Dataset of save_to_disk: {"_data_files": [{"filename": NAME}], ...}, Arrow
-                                  streams in their order; names must be those of entries of the folder
 
 The kind of a column follows from its Arrow type. Column statistics are not used: pyarrow 26 crashes on
 damaged ones instead of raising an error.
@@ -26,7 +23,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,9 +33,9 @@ import numpy as np
 
 from unskew.data.files import cells
 from unskew.data.files.sheets import ColumnSubset
-from unskew.data.files.tree import IMAGE_ENDINGS, PART_NAMES, SOUND_ENDINGS, VOLUME_ENDINGS
-from unskew.data.samples.reading_notes import abbreviate
-from unskew.data.storage.scratch import MEMORY_SHARE
+from unskew.data.files.tree import PARQUET_ENDING, PART_NAMES
+from unskew.data.samples.conversion import damage_as_error
+from unskew.data.storage.sample_rows import MEMORY_SHARE
 from unskew.errors import DataError, excerpt
 from unskew.system.machine import usable_memory
 
@@ -52,36 +49,31 @@ VALUE_TYPES = re.compile(r"date|time|timestamp|decimal|null|duration|month")
 
 @dataclass(frozen=True)
 class Column:
-    """kind: number, text, list, packed, value or other, see above. form: name of the Arrow type."""
+    """name: as in the files. form: name of the Arrow type; of an extension type, its storage type."""
 
     name: str
-    kind: str
     form: str
 
+    @cached_property
+    def numbers(self) -> str:
+        """The type of what lists of lists hold; of other columns, their own."""
+        form = self.form
+        while match := LIST_TYPE.fullmatch(form):
+            form = (match["inner"] or match["fixed"]).removesuffix(" not null")
+        return form
 
-def column_of(field: Any) -> Column:
-    """The column of a field of a schema. An extension type counts as its storage type."""
-    form = str(getattr(field.type, "storage_type", field.type))
-    return Column(field.name, _kind_of(form), form)
-
-
-def _kind_of(form: str) -> str:
-    if form in NUMBER_TYPES:
-        return "number"
-    if form in TEXT_TYPES or form.startswith("dictionary<values=string,"):
-        return "text"
-    if FILE_TYPE.fullmatch(form):
-        return "packed"
-    if (inner := _innermost(form)) != form:
-        return "list" if inner in NUMBER_TYPES else "other"
-    return "value" if VALUE_TYPES.match(form) else "other"
-
-
-def _innermost(form: str) -> str:
-    """The type of what lists of lists hold."""
-    while match := LIST_TYPE.fullmatch(form):
-        form = (match["inner"] or match["fixed"]).removesuffix(" not null")
-    return form
+    @cached_property
+    def kind(self) -> str:
+        """number, text, list, packed, value or other, see above."""
+        if self.form in NUMBER_TYPES:
+            return "number"
+        if self.form in TEXT_TYPES or self.form.startswith("dictionary<values=string,"):
+            return "text"
+        if FILE_TYPE.fullmatch(self.form):
+            return "packed"
+        if self.numbers != self.form:
+            return "list" if self.numbers in NUMBER_TYPES else "other"
+        return "value" if VALUE_TYPES.match(self.form) else "other"
 
 
 def values_of(array: Any) -> np.ndarray:
@@ -111,11 +103,9 @@ def lists_of(array: Any) -> np.ndarray | None:
         if array.null_count:
             return None
         inner = array.flatten()
-        lengths = (
-            array.value_lengths().to_numpy(zero_copy_only=False) if hasattr(array, "value_lengths") else None
-        )
         size = len(inner) // len(array) if len(array) else 0
-        if len(inner) != size * len(array) or (lengths is not None and (lengths != size).any()):
+        lengths = array.value_lengths().to_numpy(zero_copy_only=False)
+        if len(inner) != size * len(array) or (lengths != size).any():
             return None
         shape.append(size)
         array = inner
@@ -135,103 +125,52 @@ def _objects(items: list[Any]) -> np.ndarray:
     return values
 
 
+REMEDY = "copy it again"
 READ_BUFFER = 1 << 20
 """Number of bytes of a column that are read at once; otherwise pyarrow holds the whole column of a row
 group."""
-STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
-"""The last bytes of a whole Arrow stream."""
 
 
 @dataclass(frozen=True)
 class Shard:
     """One Parquet file of a table.
 
-    rows: number of rows. columns: by name. size: unpacked size in bytes. classes: class names of columns, as
-    the hub writes them into the schema.
+    rows: number of rows. columns: by name. classes: class names of columns, as the hub writes them into the
+    schema.
     """
 
     path: Path
     rows: int
     columns: dict[str, Column]
-    size: int
     classes: dict[str, tuple[str, ...]]
 
     def batches(self, names: Sequence[str], at_once: int) -> Iterator[Any]:
         """The rows in order, in Arrow batches of at most `at_once` rows; `column(name)` returns a column of
         one. Raises DataError (E401) for a file that is damaged or has other rows than when it was opened."""
         rows = 0
-        try:
-            for batch in self._batches(names, at_once):
+        with (
+            damage_as_error(self.path, "Parquet", REMEDY),
+            _pyarrow(self.path).ParquetFile(
+                self.path,
+                read_dictionary=[name for name in names if self.columns[name].kind == "text"],
+                buffer_size=READ_BUFFER,
+                pre_buffer=False,
+                page_checksum_verification=True,
+            ) as file,
+        ):
+            for batch in file.iter_batches(at_once, columns=list(names), use_threads=False):
                 rows += batch.num_rows
                 yield batch
-        except DataError:
-            raise
-        except Exception as error:  # pyarrow raises many kinds of error for damaged files
-            raise _file_error(self.path, error) from error
         if rows != self.rows:
             text = f"holds {rows:,} rows, and {self.rows:,} when it was opened"
             raise DataError("E401", f"{self.path} {text}; write it again.")
-
-    def _batches(self, names: Sequence[str], at_once: int) -> Iterator[Any]:
-        with _pyarrow("pyarrow.parquet", self.path).ParquetFile(
-            self.path,
-            read_dictionary=[name for name in names if self.columns[name].kind == "text"],
-            buffer_size=READ_BUFFER,
-            pre_buffer=False,
-            page_checksum_verification=True,
-        ) as file:
-            yield from file.iter_batches(at_once, columns=list(names), use_threads=False)
-
-
-@dataclass(frozen=True)
-class StreamShard(Shard):
-    """One file that holds an Arrow stream. table: pyarrow's, which is mapped from the file."""
-
-    table: Any
-
-    def _batches(self, names: Sequence[str], at_once: int) -> Iterator[Any]:
-        for batch in self.table.select(list(names)).to_batches(at_once):
-            batch.validate(full=True)
-            columns = [getattr(column, "storage", column) for column in batch.columns]
-            yield type(batch).from_arrays(columns, list(names))
 
 
 def _read_shard(path: Path) -> Shard:
     """The shard that the footer of a Parquet file describes. Raises DataError (E401): without pyarrow, and
     for a file without a whole footer."""
-    parquet = _pyarrow("pyarrow.parquet", path)
-    try:
-        with parquet.ParquetFile(path, pre_buffer=False) as file:
-            metadata = file.metadata
-            size = sum(int(metadata.row_group(i).total_byte_size) for i in range(metadata.num_row_groups))
-            columns, classes = _schema_facts(path, file.schema_arrow)
-            return Shard(path, metadata.num_rows, columns, size, classes)
-    except DataError:
-        raise
-    except Exception as error:  # as above
-        raise _file_error(path, error) from error
-
-
-def _read_stream(path: Path) -> Shard:
-    """The shard in an Arrow stream.
-
-    Raises DataError: E402 for a missing file, E401 without pyarrow, and for a file that is truncated or
-    damaged.
-    """
-    ipc, pyarrow = _pyarrow("pyarrow.ipc", path), importlib.import_module("pyarrow")
-    if not path.is_file():
-        raise DataError("E402", f"{path} is missing, which state.json lists; copy the whole folder.")
-    try:
-        with pyarrow.memory_map(str(path)) as file:
-            if file.size() < len(STREAM_END) or file.read_at(len(STREAM_END), file.size() - 8) != STREAM_END:
-                raise DataError("E401", f"{path} is cut off or no Arrow stream; copy it again.")
-            table = ipc.open_stream(file).read_all()
-    except DataError:
-        raise
-    except Exception as error:  # as above
-        raise _file_error(path, error) from error
-    columns, classes = _schema_facts(path, table.schema)
-    return StreamShard(path, table.num_rows, columns, path.stat().st_size, classes, table)
+    with damage_as_error(path, "Parquet", REMEDY), _pyarrow(path).ParquetFile(path, pre_buffer=False) as file:
+        return Shard(path, file.metadata.num_rows, *_schema_facts(path, file.schema_arrow))
 
 
 def _schema_facts(path: Path, schema: Any) -> tuple[dict[str, Column], dict[str, tuple[str, ...]]]:
@@ -240,7 +179,7 @@ def _schema_facts(path: Path, schema: Any) -> tuple[dict[str, Column], dict[str,
     names = [cells.word(one.name) for one in schema]
     if twice := sorted(name for name, times in Counter(names).items() if times > 1):
         raise DataError("E401", f"{path} has two columns called {excerpt(twice[0])}.")
-    columns = {one.name: column_of(one) for one in schema}
+    columns = {f.name: Column(f.name, str(getattr(f.type, "storage_type", f.type))) for f in schema}
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"].items()
         lists = {
@@ -255,17 +194,12 @@ def _schema_facts(path: Path, schema: Any) -> tuple[dict[str, Column], dict[str,
     }
 
 
-def _pyarrow(module: str, path: Path) -> Any:
+def _pyarrow(path: Path) -> Any:
     try:
-        return importlib.import_module(module)
+        return importlib.import_module("pyarrow.parquet")
     except ImportError:
         text = f"reading {path} needs pyarrow; pip install 'unskew[tables]', or save the table as CSV"
         raise DataError("E401", f"{text}.") from None
-
-
-def _file_error(path: Path, error: Exception) -> DataError:
-    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return DataError("E401", f"{path} cannot be read by pyarrow: {excerpt(reason, 200)[1:-1]}.")
 
 
 T = TypeVar("T")
@@ -335,12 +269,9 @@ class ShardTable:
 
         Raises DataError (E401) for bytes that do not fit the column's type, such as words that are not UTF-8.
         """
-        try:
+        name = f"the {len(array):,} rows from {self.where(begin)} on"
+        with damage_as_error(name, str(array.type), REMEDY):
             return convert(array)
-        except Exception as error:  # pyarrow and NumPy raise many kinds of error for damaged values
-            reason = excerpt(" ".join(str(error).split()).rstrip("."), 200)[1:-1]
-            text = f"the {len(array):,} rows from {self.where(begin)} on cannot be read as {array.type}"
-            raise DataError("E401", f"{text}: {reason}.") from error
 
     def whole_column(self, column: str) -> np.ndarray:
         """All values of a column, [N]. Raises DataError (E142) for words that take too much memory."""
@@ -393,26 +324,9 @@ def _words_limit() -> float:
     return WORDS_SHARE * MEMORY_SHARE * usable_memory()
 
 
-PARQUET_ENDING = ".parquet"
 HIDDEN_PREFIXES = (".", "_")
 """The prefixes of hidden files, and of files that engines write next to their shards or are still writing."""
 FIRST_WORD = re.compile(r"[A-Za-z]+")
-
-
-def holds_parquet(path: Path) -> bool:
-    """Whether a folder holds Parquet files, and neither images, sounds nor volumes."""
-    has_parquet = False
-    for _, _, names in os.walk(path):
-        endings = {os.path.splitext(name)[1].lower() for name in names if not name.startswith(".")}
-        if endings & (IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS):
-            return False
-        has_parquet = has_parquet or PARQUET_ENDING in endings
-    return has_parquet
-
-
-def is_pattern(text: str) -> bool:
-    """Whether a text is a pattern that matches Parquet files, such as `shards/part-*.parquet`."""
-    return "*" in text and text.endswith(PARQUET_ENDING) and bool(_files_at(Path(text)))
 
 
 def read_table(path: Path) -> ShardTable:
@@ -422,15 +336,15 @@ def read_table(path: Path) -> ShardTable:
     the use of some rows is unclear.
     """
     parts = _files_by_part(path)
-    omissions = (f"{parts['val'][0].name}: choose settings with validation=0.1",) if "val" in parts else ()
+    omissions = [f"{parts['val'][0].name}: choose settings with validation=0.1"] if "val" in parts else []
     folders = sorted({name for file in parts["train"] for name in file.parts[:-1] if "=" in name})
     if folders:
-        omissions += (f"what names of folders say, such as {folders[0]}: write it into a column",)
+        omissions.append(f"what names of folders say, such as {folders[0]}: write it into a column")
     shards = {part: [_read_shard(file) for file in files] for part, files in parts.items() if part != "val"}
     return _join_shards(path, shards["train"], shards.get("test", ()), omissions)
 
 
-def _files_at(path: Path) -> list[Path]:
+def parquet_files(path: Path) -> list[Path]:
     """The Parquet file, those of a folder, or those that a pattern matches, without hidden ones."""
     if path.is_file():
         return [path]
@@ -450,7 +364,7 @@ def _files_at(path: Path) -> list[Path]:
 
 def _files_by_part(path: Path) -> dict[str, list[Path]]:
     """The files at a path by the use of their rows: "train", and maybe "test" and "val"."""
-    files = _files_at(path)
+    files = parquet_files(path)
     if not files:
         raise DataError("E402", f"there is no {PARQUET_ENDING} file at {excerpt(str(path))[1:-1]}.")
     root = path if path.is_dir() else path.parent
@@ -496,7 +410,7 @@ def _join_shards(
                 raise DataError(
                     "E403", f"{shard.path} has no column {excerpt(name, 40)}, which {first.path} has."
                 )
-            lists = column.kind == "list" and _innermost(match.form) != _innermost(column.form)
+            lists = column.kind == "list" and match.numbers != column.numbers
             if match.kind != column.kind or lists:
                 one, other = (excerpt(c.form, 40)[1:-1] for c in (column, match))
                 text = f"column {excerpt(name, 40)} is {one} in {first.path} and {other} in {shard.path}"
@@ -510,84 +424,3 @@ def _join_shards(
     name = path.resolve().name if path.is_dir() else path.name.replace("*", "").strip("-_.") or "parquet"
     rows = sum(shard.rows for shard in train)
     return ShardTable(name, shards, rows, (*dict.fromkeys(further), *omissions))
-
-
-SPLITS_FILE, STATE_FILE, FACTS_FILE = "dataset_dict.json", "state.json", "dataset_info.json"
-
-
-def is_saved_set(path: Path) -> bool:
-    """Whether save_to_disk of Hugging Face Datasets has written a folder."""
-    if (path / SPLITS_FILE).is_file():
-        return True
-    if not (path / STATE_FILE).is_file():
-        return False
-    return (path / FACTS_FILE).is_file() or any(name.endswith(".arrow") for name in os.listdir(path))
-
-
-def read_saved_table(path: Path, split: str) -> ShardTable:
-    """The table in a folder that save_to_disk has written. split: the part of a DatasetDict to train on, ""
-    to choose by name.
-
-    Raises DataError: E402 for a missing file, E401 for a damaged one, E403 for parts of which none can be
-    chosen, and for files with different columns.
-    """
-    if not (path / SPLITS_FILE).is_file():
-        if split:
-            raise DataError("E403", f"{path} is one Dataset without splits; leave split out.")
-        return _join_shards(path, _arrow_files(path), (), ())
-    splits = _entry_names(_read_json(path / SPLITS_FILE).get("splits"), path / SPLITS_FILE)
-    if split and split not in splits:
-        raise DataError("E403", f"{path} has no split {excerpt(split)}; it has {abbreviate(splits, 8)}.")
-    parts = {
-        part: [name for name in splits if PART_NAMES.get(name.lower()) == part] for part in ("train", "test")
-    }
-    if split or len(splits) == 1:
-        parts = {"train": [split or splits[0]], "test": []}
-    elif len(parts["train"]) != 1 or len(parts["test"]) > 1:
-        text = f"{path} holds the splits {abbreviate(splits, 8)}, none or several of which are called train"
-        raise DataError("E403", f"{text}: name the one to train on, such as split={splits[0]}.")
-    train, test = (
-        [shard for name in names for shard in _arrow_files(path / name)] for names in parts.values()
-    )
-    used = {*parts["train"], *parts["test"]}
-    omissions = [f"split '{excerpt(name, 40)[1:-1]}'" for name in splits if name not in used]
-    return _join_shards(path, train, test, omissions)
-
-
-def _arrow_files(folder: Path) -> list[Shard]:
-    """The files of a Dataset, in their order."""
-    state = _read_json(folder / STATE_FILE)
-    if state.get("_indices_data_files"):
-        text = f"{folder} was saved with an order of its rows apart (indices)"
-        raise DataError("E403", f"{text}; save it again with a newer version of Datasets.")
-    entries: Any = state.get("_data_files") or ()
-    files = [entry.get("filename") if isinstance(entry, Mapping) else entry for entry in entries]
-    return [_read_stream(folder / name) for name in _entry_names(files, folder / STATE_FILE)]
-
-
-def _entry_names(names: Any, source: Path) -> list[str]:
-    """Names of entries of a folder. Raises DataError (E401) for anything else, such as a path that leads
-    out of it."""
-    if not isinstance(names, list) or not names:
-        raise DataError("E401", f"{source} lists nothing; save the set again.")
-    for name in names:
-        if not isinstance(name, str) or Path(name).name != name or "\\" in name or "\0" in name:
-            text = f"{source} lists {excerpt(name, 60)}, which is no name in this folder"
-            raise DataError("E401", f"{text}; save the set again.")
-        if (source.parent / name).is_symlink():
-            raise DataError("E401", f"{source.parent / name} is a link; copy what it leads to.")
-    return names
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The content of a JSON file. Raises DataError: E402 for a missing file, E401 for a damaged one."""
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        text = f"{path} is missing, which save_to_disk writes"
-        raise DataError("E402", f"{text}; copy the whole folder.") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError("E401", f"{path} cannot be read; save the set again.") from error
-    if not isinstance(content, dict):
-        raise DataError("E401", f"{path} is damaged; save the set again.")
-    return content

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import csv
 import gzip
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import chain, permutations
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
 from unskew.data.files import cells
+from unskew.data.files.archives import check_unpacked
+from unskew.data.samples.conversion import damage_as_error
 from unskew.data.samples.reading_notes import abbreviate
 from unskew.errors import DataError, excerpt
 from unskew.system.machine import usable_memory
 
+CSV_ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+"""The endings of tables in text files."""
 DELIMITERS = ",;\t|"
 CHARACTER_BYTES, COLUMN_BYTES = 16, 1 << 28
 """Approximate memory in bytes for one character of a table while it is read, and the maximal size of a
 column as an array of words."""
+LONGEST_LINE = 1 << 24
+"""Number of characters from which a line counts as damage; it has to be held in memory."""
 NUMBER_NAMES, COUNTED_NAMES = 2, 3
 """Number of numeric names with which a header counts as data, and with which 0, 1, 2 are names, as pandas
 writes."""
@@ -68,6 +73,22 @@ class Sheet:
         return None if any(cells.has_decimal_points([str(t) for t in v]) for v in columns) else row
 
 
+def table_files(path: Path) -> list[Path]:
+    """The CSV files of a folder, or those that a pattern matches, without hidden ones; sorted by name."""
+    files = path.iterdir() if path.is_dir() else path.parent.glob(path.name)
+    return sorted(
+        file
+        for file in files
+        if table_ending(file) in CSV_ENDINGS and not file.name.startswith(".") and file.is_file()
+    )
+
+
+def table_ending(path: Path) -> str:
+    """A table's ending in small letters, with that of its compression: `.csv`, `.csv.gz`."""
+    endings = path.suffixes[-2:] if path.suffix.lower() == ".gz" else [path.suffix]
+    return "".join(endings).lower()
+
+
 class ColumnSubset(Mapping[str, np.ndarray]):
     """Some columns of a table, in this order; a column is read when it is used."""
 
@@ -95,24 +116,16 @@ def read_csv(path: Path, numbers: cells.NumberFormat | None = None) -> Sheet:
     Raises DataError: E402 for a missing file, E401 for a file that is no table, E142 for a table that memory
     does not hold.
     """
-    encoding = f"{path} is not written in UTF-8; save it as UTF-8 (in Excel: 'CSV UTF-8')."
+    remedy = "save it as CSV in UTF-8 (in Excel: 'CSV UTF-8')"
     opened = gzip.open if path.suffix.lower() == ".gz" else open
-    try:
+    with damage_as_error(path, "a table with a header line", remedy):
         with opened(path, "rt", newline="", encoding="utf-8-sig") as file:
-            first = file.readline()
-            file.seek(0)
+            text = _bounded_lines(path, file)
+            first = next(text, "")
             delimiter = max(DELIMITERS, key=first.count)
-            rows, lines = _text_rows(path, file, delimiter)
-    except (DataError, PermissionError):
-        raise
-    except FileNotFoundError:
-        raise DataError("E402", f"there is no {path}.") from None
-    except UnicodeDecodeError:
-        raise DataError("E401", encoding) from None
-    except (OSError, EOFError, zlib.error, ValueError, csv.Error) as error:
-        raise DataError("E401", f"{path} cannot be read as a table with a header line: {error}.") from error
-    if "\0" in first:
-        raise DataError("E401", encoding)
+            rows, lines = _text_rows(chain([first], text), delimiter)
+        if "\0" in first:
+            raise ValueError("it is not written in UTF-8")
     if len(rows) < 2:
         raise DataError("E401", f"{path} holds no rows below its header line.")
     _check_shape(path, rows, lines)
@@ -135,20 +148,25 @@ def read_sheet(path: Path, numbers: cells.NumberFormat | None) -> Sheet:
     return sheet
 
 
-def _text_rows(path: Path, file: IO[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
+def _bounded_lines(path: Path, file: IO[str]) -> Iterator[str]:
+    """The lines of a table. Raises DataError: E142 for more of them than memory holds as a table, E401 for
+    more than a compressed file of this size makes likely, and for a line that has no end."""
+    limit, size, length = usable_memory() // CHARACTER_BYTES, path.stat().st_size, 0
+    while line := file.readline(LONGEST_LINE):
+        length += len(line)
+        if len(line) == LONGEST_LINE:
+            raise DataError("E401", f"{path} has a line of more than {LONGEST_LINE:,} characters.")
+        if length > limit:
+            fault = f"{path} holds more than {limit:,} characters, for which memory is too small"
+            raise DataError("E142", f"{fault}; save it as Parquet, which is read in pieces.")
+        if path.suffix.lower() == ".gz":
+            check_unpacked(length, path, size)
+        yield line
+
+
+def _text_rows(file: Iterable[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
     """(rows that are not blank, the line at which each begins)."""
-    limit = usable_memory() // CHARACTER_BYTES
-
-    def limited_lines() -> Iterator[str]:
-        length = 0
-        for line in file:
-            length += len(line)
-            if length > limit:
-                fault = f"{path} holds more than {limit:,} characters, for which memory is too small"
-                raise DataError("E142", f"{fault}; save it as Parquet, which is read in pieces.")
-            yield line
-
-    reader = csv.reader(limited_lines(), delimiter=delimiter)
+    reader = csv.reader(file, delimiter=delimiter)
     rows, lines, begin = [], [], 1
     for row in reader:
         if row:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from unskew.data.files.sheets import table_files
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.errors import DataError
 
@@ -32,6 +33,31 @@ PART_NAMES = {
     **dict.fromkeys(("test", "testing"), "test"),
     **dict.fromkeys(("val", "valid", "validation"), "val"),
 }
+
+
+PARQUET_ENDING = ".parquet"
+
+
+def is_npy_folder(path: Path) -> bool:
+    """Whether a folder holds samples as .npy files."""
+    return (path / "x.npy").is_file() or (path / "x_train.npy").is_file()
+
+
+def content_of(folder: Path) -> str:
+    """What a folder holds: "arrays", "volumes", "Parquet", "tables", or "folders" of images or sounds."""
+    if is_npy_folder(folder):
+        return "arrays"
+    has_parquet = False
+    for _, _, names in os.walk(folder):
+        endings = {file_ending(Path(name)) for name in names if not name.startswith(".")}
+        if endings & VOLUME_ENDINGS:
+            return "volumes"
+        if endings & (IMAGE_ENDINGS | SOUND_ENDINGS):
+            return "folders"
+        has_parquet = has_parquet or PARQUET_ENDING in endings
+    if has_parquet:
+        return "Parquet"
+    return "tables" if table_files(folder) else "folders"
 
 
 @dataclass(frozen=True)
@@ -263,6 +289,12 @@ def _mask_place(file: File) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
         if (kind := plain_name(file.folders[i])) in IMAGE_FOLDERS | MASK_FOLDERS:
             return kind, file.folders[:i], file.folders[i + 1 :]
     return "", file.folders, ()
+
+
+def folders_below_site(image: File) -> tuple[str, ...]:
+    """The folders below images/ that do not name a site; the first one does if there is none above."""
+    _, above, below = _mask_place(image)
+    return below if above else below[1:]
 
 
 def _pair_sites(images: Sequence[File]) -> list[str]:

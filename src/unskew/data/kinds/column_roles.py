@@ -1,17 +1,27 @@
-"""Which column of a table holds the labels, the target or the sites, and which one divides the rows.
+"""Which column of a table holds the labels, the target, the sites or the groups, and which divides the rows.
 
     labels   the column that is named; else the first one called label, target, class, y ...; else the last
              column, unless it looks like dates, row numbers, or values to be predicted
     sites    the first column with a usual name, such as site, hospital or client. Whole numbers stay as they
              are, words are numbered in alphabetical order.
     parts    a column `split` of train, test and val
+    groups   a column that the user names
 
-Letters: N rows, C columns.
+Samples of one group belong together, such as the rows of a patient or the windows of a recording: a model
+that has trained on one of them recognises the next one, so a test set with others scores memory. A user names
+the groups by a column, by a value for each sample, or by a pattern of file names. Without groups, a column,
+folders or file names that look like the ids of several samples each are pointed out before training.
+
+Letters: N rows, C columns, G groups.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -19,12 +29,18 @@ import numpy as np
 from unskew.data.files import cells
 from unskew.data.files.sheets import Sheet
 from unskew.data.files.tree import PART_NAMES
-from unskew.data.kinds.features import column_of_numbers, is_row_number
+from unskew.data.kinds.features import (
+    MOST_KINDS,
+    NAME_SEPARATOR,
+    NUMBER_SHARE,
+    column_of_numbers,
+    is_row_number,
+)
 from unskew.data.kinds.labels import SPELLINGS, label_names
 from unskew.data.samples.conversion import array_of, is_mapped
 from unskew.data.samples.dataset import Target
-from unskew.data.samples.reading_notes import Note, abbreviate
-from unskew.errors import DataError, excerpt, suggestion
+from unskew.data.samples.reading_notes import Note, abbreviate, quantity
+from unskew.errors import DataError, UsageError, excerpt, suggestion
 
 SITE_NAMES = (
     *("site", "client", "domain", "hospital", "centre", "center", "institution"),
@@ -137,20 +153,18 @@ def _check_one_hot(sheet: Sheet, label: str) -> None:
     As features, the others would give it away."""
     names = list(sheet.columns)
     place = names.index(label)
-    if _bits(sheet.columns[label]) is None:
-        return
-    near = range(max(0, place - NEIGHBOURS), min(len(names), place + NEIGHBOURS + 1))
-    bits = [_bits(sheet.columns[names[i]]) for i in near]
-    for begin in range(place - near[0], -1, -1):
-        ones, total = bits[begin], 0
-        if ones is None:
-            return
-        for end in range(begin, len(bits)):
-            if (ones := bits[end]) is None:
+    near = names[max(0, place - NEIGHBOURS) : place + NEIGHBOURS + 1]
+    bits = (
+        {name: _bits(sheet.columns[name]) for name in near} if _bits(sheet.columns[label]) is not None else {}
+    )
+    for begin in range(near.index(label) + 1 if bits else 0):
+        total: Any = 0
+        for end, name in enumerate(near[begin:], begin + 1):
+            if (ones := bits[name]) is None:
                 break
             total = total + ones
-            if end > begin and end >= place - near[0] and (total == 1).all():
-                group = abbreviate([names[i] for i in near[begin : end + 1]], 4)
+            if label in near[begin:end] and end > begin + 1 and (total == 1).all():
+                group = abbreviate(near[begin:end], 4)
                 fault = f"every row has a single 1 in the columns {group}, so they hold one label together"
                 remedy = "put the name of the class into one column, and remove them"
                 raise DataError("E404", f"{sheet.name}: {fault}; {remedy}.")
@@ -254,3 +268,222 @@ def target_numbers(sheet: Sheet, column: str, remedy: str) -> np.ndarray:
         example = excerpt(str(sheet.columns[column][0]), 30)
         raise DataError("E404", f"{sheet.name}: '{column}' holds words, such as {example}; write {remedy}.")
     return values
+
+
+INDEPENDENT = "none"
+"""The value of `group` that says that samples are independent."""
+GROUP_COLUMN = "group"
+"""The column of groups that have no column of their own."""
+ID_WORDS = frozenset(
+    (
+        *("id", "pid", "eid", "mrn", "patient", "subject", "subj", "participant", "person", "proband"),
+        *("animal", "speaker", "user", "recording", "session", "family", "household"),
+    )
+)
+"""Words in the names of columns that identify what a sample was taken from."""
+_NUMBER_SUFFIX = re.compile(r"(?<=...)(en)?(id|code|nr|number|nummer)$")
+"""What may follow in one word: `patientid`, `Patientennummer`."""
+REPEATED_SHARE = 0.1
+"""The share of samples with a value that another sample has, above which values count as ids of groups."""
+FEWEST_FILE_GROUPS = 5
+"""With fewer different numbers, file names say something else than a group, such as a fold."""
+FEWEST_FOLDERS = 10
+"""Fewer folders with files of several classes are sites."""
+SEPARATORS = "-_. "
+
+
+def is_id_name(column: str) -> bool:
+    """Whether a column's name says that it identifies what a sample was taken from."""
+    words = [_NUMBER_SUFFIX.sub("", word.lower()) for word in NAME_SEPARATOR.split(column)]
+    return words == ["case"] or not ID_WORDS.isdisjoint(words)
+
+
+def group_setting(group: str, site: str) -> str:
+    """The groups that a user names; `none` if a column of ids is named as the sites, so that no question
+    remains."""
+    return group or (INDEPENDENT if site and is_id_name(site) else "")
+
+
+def overlap_warning(groups: np.ndarray, test_groups: np.ndarray, column: str) -> list[Note]:
+    """A warning if test samples are of groups that are trained on. groups, test_groups: [N] each."""
+    count = int(np.isin(test_groups, groups).sum())
+    if not count:
+        return []
+    text = (
+        f"{count:,} of {quantity(len(test_groups), 'test sample')} are of groups that are also trained on"
+        f" ('{column}'), so test scores may be too high; move each group to one side of the split"
+    )
+    return [("warning", text)]
+
+
+def column_question(columns: Mapping[str, np.ndarray], test: np.ndarray | None = None) -> list[Note]:
+    """The question whether the values of a column are groups: of one with the name of ids, else of one with
+    so many words that it is no feature; of several such columns, that with the fewest values.
+
+    columns: values of all samples, [N] each. test: which samples are in the given test set, bool [N], None
+    without one.
+    """
+    ids = {
+        column: values.astype(str) if values.dtype.kind in "OUS" else values
+        for column, values in columns.items()
+        if values.dtype.kind in "biuOUS" and (is_id_name(column) or _is_wide(column, values))
+    }
+    numbers = {column: len(np.unique(values)) for column, values in ids.items()}
+    for column in sorted(numbers, key=lambda column: (not is_id_name(column), numbers[column])):
+        kind = f"values in '{column}'"
+        if numbers[column] > 2 and (note := _question(ids[column], test, "row", kind, column)):
+            return [note]
+    return []
+
+
+def _is_wide(column: str, values: np.ndarray) -> bool:
+    """Whether a column that does not name sites holds words of too many kinds for a feature."""
+    if values.dtype.kind not in "OUS" or column.lower() in SITE_NAMES:
+        return False
+    words = cells.words(values).tolist()
+    return len(set(words)) > MOST_KINDS and cells.look_like_numbers(words[:1000]).mean() <= NUMBER_SHARE
+
+
+def _question(ids: np.ndarray, test: np.ndarray | None, noun: str, kind: str, choice: str) -> Note | None:
+    """The question about these ids, [N]."""
+    _, counts = np.unique(ids, return_counts=True)
+    if counts[counts > 1].sum() < REPEATED_SHARE * len(ids):
+        return None
+    text = f"{quantity(len(ids), noun)} have {len(counts):,} different {kind}"
+    if test is not None:
+        shared = int(np.isin(ids[test], ids[~test]).sum())
+        if not shared:
+            return None
+        text += f", and {shared:,} of {quantity(int(test.sum()), f'test {noun}')} have one that is trained on"
+    return ("warning", f"{text}; if they belong together say group={choice}, or group={INDEPENDENT}")
+
+
+def file_groups(paths: Sequence[str], pattern: str, where: str) -> np.ndarray:
+    """The group of each file, [N]: the first match of a regular expression, or of the bracket in it, in its
+    name; in its path if not every name has one.
+
+    paths: paths of files below the folder. where: the folder, for messages.
+    Raises UsageError (E125) for a pattern that is no regular expression, DataError (E404) for files without a
+    match.
+    """
+    setting = f"group={excerpt(pattern, 40)} is no column"
+    names = [path.rpartition("/")[2] for path in paths]
+    try:
+        matches = [re.search(pattern, name) for name in names]
+        if not all(matches):
+            matches = [re.search(pattern, path) for path in paths]
+    except re.error as error:
+        raise UsageError("E125", f"{where}: {setting}, and no regular expression ({error}).") from None
+    if unmatched := [name for name, match in zip(names, matches) if match is None]:
+        fault = f"{setting}, and is found in no part of {unmatched[0]}"
+        count = f"{quantity(len(unmatched), 'such file')} of {len(names):,}"
+        remedy = "write a regular expression for what the names of one group share, such as 'P[0-9]+'"
+        raise DataError("E404", f"{where}: {fault} ({count}); {remedy}.")
+    return np.array([match[match.re.groups and 1] for match in matches if match])
+
+
+def file_question(
+    paths: Sequence[str],
+    labels: np.ndarray,
+    test: np.ndarray | None,
+    site: np.ndarray | None = None,
+    stems: Sequence[str] = (),
+) -> list[Note]:
+    """The question whether files of one folder belong together, as `P03/1.png` and `P03/2.png` may, or files
+    with one number in their names: `P03_1.png` and `P03_2.png`.
+
+    paths: of files below the folder, without the names of parts. labels: classes, [N], or other labels. test:
+    as for `column_question`. site: the site of each file, [N]. stems: names in which to search for numbers;
+    by default those of the files.
+    """
+    y = labels if labels.ndim == 1 and labels.dtype.kind in "biu" else np.zeros(len(paths), np.int64)
+    names = stems or [re.sub(r"(\.nii)?\.[^.]*$", "", path.rpartition("/")[2]) for path in paths]
+    for candidates in (_folders_of(paths, y, site), _numbers_of(paths, names)):
+        candidates = [c for c in candidates if _are_groups(c, y)]
+        fewest = min((_classes_of_each(c.ids, y) for c in candidates), default=0)
+        # a patient may have one class, while a slice's number says nothing about it
+        best = [c for c in candidates if _classes_of_each(c.ids, y) == fewest]
+        if best:
+            choices = " or group=".join(dict.fromkeys(_choice(c, paths) for c in best))
+            kind = f"{best[0].kind}, such as {excerpt(str(best[0].ids[0]), 30)}"
+            note = _question(best[0].ids, test, "file", kind, choices)
+            return [note] if note else []
+    return []
+
+
+@dataclass(frozen=True)
+class _FileGroups:
+    """What may be the groups of files. ids: of each file, [N]. keys: with the folder above, [N]: several
+    files have one key. fewest: the smallest number of groups. choices: values of `group` that may find
+    them."""
+
+    ids: np.ndarray
+    keys: Sequence[str]
+    kind: str
+    fewest: int
+    choices: tuple[str, ...]
+
+
+def _are_groups(candidate: _FileGroups, y: np.ndarray) -> bool:
+    """Whether there are so many different ids that they are neither classes nor folds, of several files
+    each. y: classes, [N]."""
+    _, counts = np.unique(candidate.keys, return_counts=True)
+    repeated = counts[counts > 1].sum() >= REPEATED_SHARE * len(y)
+    return bool(repeated) and len(np.unique(candidate.ids)) >= max(candidate.fewest, len(np.unique(y)) + 1)
+
+
+def _classes_of_each(ids: np.ndarray, y: np.ndarray) -> float:
+    """The number of classes of one group, on average."""
+    return len({*zip(ids.tolist(), y.tolist())}) / len(np.unique(ids))
+
+
+def _folders_of(paths: Sequence[str], y: np.ndarray, site: np.ndarray | None) -> list[_FileGroups]:
+    """The folders of each level as groups; of several levels, the one with most. Sites are fewer than
+    patients, and usually have several classes."""
+    levels = list[_FileGroups]()
+    parts = [path.split("/")[:-1] for path in paths]
+    for level in range(min(map(len, parts))):
+        ids = np.array([names[level] for names in parts])
+        of_one_class = y.any() and _classes_of_each(ids, y) == 1
+        choices = ("site",) if site is not None and _divide_alike(ids, site) else ()
+        pattern = f"'([^/]+){'/[^/]+' * (len(parts[0]) - level)}$'"
+        keys = ["/".join(names[: level + 1]) for names in parts]
+        fewest = FEWEST_FILE_GROUPS if of_one_class else FEWEST_FOLDERS
+        levels.append(_FileGroups(ids, keys, "folders", fewest, (*choices, pattern)))
+    levels = [level for level in levels if _are_groups(level, y)]
+    return sorted(levels, key=lambda level: len(np.unique(level.ids)))[-1:]
+
+
+def _numbers_of(paths: Sequence[str], names: Sequence[str]) -> list[_FileGroups]:
+    """The numbers in names as groups, each with the letters before it: `slice1` and `patient03` of
+    slice1_patient03; where there is a single number, the letters."""
+    number = re.compile("[^0-9]*[0-9]+")
+    pieces = [re.split(rf"(?<=[0-9])[{SEPARATORS}]+", name) for name in names]
+    numbers = [list(takewhile(number.fullmatch, of_name)) for of_name in pieces]
+    folders = [f"/{path}".rpartition(f"/{name}")[0] for path, name in zip(paths, names)]
+    columns = [np.array(column) for column in zip(*numbers)]
+    patterns = [f"'^{f'[^0-9]*[0-9]+[{SEPARATORS}]+' * i}([^0-9]*[0-9]+)'" for i in range(len(columns))]
+    if all(len(of_name) == 1 for of_name in pieces) and columns:
+        columns, patterns = [np.array([re.sub("[0-9]+$", "", name) for name in names])], ["'[^0-9]+'"]
+    candidates = list[_FileGroups]()
+    for ids, pattern in zip(columns, patterns):
+        shapes = {re.sub("[0-9]+", "[0-9]+", text) for text in ids.tolist()}
+        choices = (f"'{shapes.pop()}'", pattern) if len(shapes) == 1 else (pattern,)
+        keys = [f"{folder}/{text}" for folder, text in zip(folders, ids.tolist())]
+        candidates.append(_FileGroups(ids, keys, "parts of their names", FEWEST_FILE_GROUPS, choices))
+    return candidates
+
+
+def _choice(candidate: _FileGroups, paths: Sequence[str]) -> str:
+    """The value of `group` that finds these groups."""
+    for choice in candidate.choices:
+        with suppress(DataError, UsageError):
+            if choice == "site" or _divide_alike(file_groups(paths, choice.strip("'"), ""), candidate.ids):
+                return choice
+    return "REGULAR-EXPRESSION"
+
+
+def _divide_alike(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two groupings of the same files, [N] each, are one."""
+    pairs = {*zip(one.tolist(), other.tolist())}
+    return len(pairs) == len(np.unique(one)) == len(np.unique(other))

@@ -2,7 +2,7 @@
 
     numbers                       as they are
     words in up to 20 kinds       a column of 0 and 1 for each kind (one column for two kinds)
-    other words, row numbers      left out, with a note; refused as a separate input
+    other words, row numbers      left out, with a note
     missing values, and other values in a column of numbers                 refused, with the line; all
                                                                             columns of a table in one error
 
@@ -293,20 +293,16 @@ def encode_inputs(
     sheet: Sheet, columns: Sequence[str], notes: list[Note]
 ) -> tuple[dict[str, np.ndarray], Kinds]:
     """(these columns as numbers, [N] or, for words of several kinds, [N, kinds]; the encoding of each); adds
-    to the notes.
-
-    Raises DataError: E403 for words of too many kinds, E405 for missing values.
-    """
+    to the notes. Raises DataError: E403 for words of too many kinds, E405 for missing values."""
     used: Kinds = {}
     for column in columns:
-        values = sheet.columns[column]
-        used[column] = kinds = kinds_of(sheet, column, values)
+        used[column] = kinds = kinds_of(sheet, column, sheet.columns[column])
         if len(kinds) > MOST_KINDS:
             text = f"column '{column}' holds {len(kinds):,} different words, too many for an input"
             raise DataError("E403", f"{sheet.name}: {text}; leave it out of x.")
         if kinds:
             notes.append(("note", f"input '{column}': words became 0 and 1 ({len(kinds)} kinds)"))
-            notes += _unseen_notes(sheet, f"input '{column}'", values)
+            notes += _unseen_notes(sheet, f"input '{column}'", sheet.columns[column])
     return encode_inputs_as(sheet, used), used
 
 

@@ -19,7 +19,7 @@ from typing import IO, Annotated, Any, Literal, TypeAlias, TypeVar
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from unskew.data.samples.conversion import array_of
+from unskew.data.samples.conversion import array_of, damage_as_error
 from unskew.data.samples.dataset import check_numbers
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.errors import DataError, excerpt
@@ -53,7 +53,8 @@ COLOUR_MODES = ("P", "PA", "CMYK", "YCbCr", "HSV", "LAB")
 
 @dataclass(frozen=True)
 class ImageSettings:
-    """The conversion of image files, with the arguments of `folder`."""
+    """The conversion of image files, with the arguments of `folder`. bits: the number of bits that files of
+    16 bits use."""
 
     size: int
     fit: Fit
@@ -69,42 +70,30 @@ class ImageInfo:
     frames: int = 1
 
 
-def read_image(file: Path, size: int, fit: Fit, bits: int = 16) -> tuple[np.ndarray, ImageInfo]:
-    """An image file in colour, float32 [3, size, size], and its format. bits: the number of bits that files
-    of 16 bits use.
+def decode_image(file: Path | IO[bytes], name: str, settings: ImageSettings) -> tuple[np.ndarray, ImageInfo]:
+    """(an image file in colour, float32 [3, size, size]; its format). name: of the file, for the message.
 
     Raises DataError (E401) for a file that cannot be read.
     """
-    return decode_image(file, str(file), size, fit, bits)
-
-
-def decode_image(
-    file: Path | IO[bytes], name: str, size: int, fit: Fit, bits: int
-) -> tuple[np.ndarray, ImageInfo]:
-    """`read_image` for a file on disk or in memory. name: name of the file, for the message."""
     from PIL import Image
 
-    try:
-        with Image.open(file) as image:
-            check_depth(image, name)
-            frames = getattr(image, "n_frames", 1)
-            if image.mode.startswith("I") or image.mode == "F":
-                values, depth = _deep_grey(image, name, bits)
-                grey = fit_square(Image.fromarray(values), size, fit, Image.Resampling.BICUBIC)
-                pixels = np.asarray(grey, dtype=np.float32)
-                pixels = pixels if depth == "float" else pixels.clip(0, 1)
-                return np.repeat(pixels[None], 3, axis=0), ImageInfo(image.size, depth, frames)
-            shape = image.size
-            # a palette with transparency: Pillow warns unless alpha is requested
-            plain = image.convert("RGBA") if isinstance(image.info.get("transparency"), bytes) else image
-            colours = np.asarray(fit_square(plain.convert("RGB"), size, fit, None)).transpose(2, 0, 1)
-            return np.ascontiguousarray(colours.astype(np.float32) / np.float32(255)), ImageInfo(
-                shape, "8 bit", frames
-            )
-    except DataError:
-        raise
-    except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
-        raise image_error(name, error) from error
+    size, fit, bits = settings.size, settings.fit, settings.bits
+    with damage_as_error(name, "an image", "save it again, as PNG"), Image.open(file) as image:
+        check_depth(image, name)
+        frames = getattr(image, "n_frames", 1)
+        if image.mode.startswith("I") or image.mode == "F":
+            values, depth = _deep_grey(image, name, bits)
+            grey = fit_square(Image.fromarray(values), size, fit, Image.Resampling.BICUBIC)
+            pixels = np.asarray(grey, dtype=np.float32)
+            pixels = pixels if depth == "float" else pixels.clip(0, 1)
+            return np.repeat(pixels[None], 3, axis=0), ImageInfo(image.size, depth, frames)
+        shape = image.size
+        # a palette with transparency: Pillow warns unless alpha is requested
+        plain = image.convert("RGBA") if isinstance(image.info.get("transparency"), bytes) else image
+        colours = np.asarray(fit_square(plain.convert("RGB"), size, fit, None)).transpose(2, 0, 1)
+        return np.ascontiguousarray(colours.astype(np.float32) / np.float32(255)), ImageInfo(
+            shape, "8 bit", frames
+        )
 
 
 def channels_first(x: Any) -> np.ndarray:
@@ -162,15 +151,15 @@ def size_notes(forms: Sequence[ImageInfo], size: int, fit: Fit, bits: int) -> li
     return notes
 
 
-def depth_warnings(forms: Sequence[ImageInfo], sites: Sequence[str] | None, bits: int) -> list[Note]:
+def depth_warnings(forms: Sequence[ImageInfo], sites: np.ndarray | None, bits: int) -> list[Note]:
     """A warning for each site, or for a whole folder without sites, with images of several depths.
 
     There is none if `bits` states the number of bits in use. Sites of different depths are compared by their
     values.
     """
     notes: list[Note] = []
-    for site in sorted({*sites}) if sites else [""]:
-        depths = Counter(f.depth for k, f in enumerate(forms) if not sites or sites[k] == site)
+    for site in sorted({*sites}) if sites is not None else [""]:
+        depths = Counter(f.depth for k, f in enumerate(forms) if sites is None or sites[k] == site)
         if len(depths) < 2 or (bits < 16 and "float" not in depths):
             continue
         kinds = " and ".join(f"{n:,} of {depth}" for depth, n in sorted(depths.items(), reverse=True))
@@ -178,14 +167,6 @@ def depth_warnings(forms: Sequence[ImageInfo], sites: Sequence[str] | None, bits
         text = f"{subject}images of several kinds, {kinds}, each scaled by its own, so some may be darker"
         notes.append(("warning", f"{text}; bring all to one kind (bits=12 where files of 16 bits use 12)"))
     return notes[:SITES_WARNED]
-
-
-def image_error(file: Path | str, error: Exception) -> DataError:
-    """The error (E401) for an image file that Pillow cannot read."""
-    reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    if reason.startswith("cannot identify"):  # the rest of the message repeats the file
-        reason = "it is none of a kind that is known, or cut off"
-    return DataError("E401", f"{file} cannot be read as an image: {reason}; save it again, as PNG.")
 
 
 def _deep_grey(image: Any, name: str, bits: int) -> tuple[np.ndarray, str]:

@@ -287,7 +287,8 @@ def read_token_labels(
     that repeat the samples.
     """
     parts = [_token_labels(name, array_of(y), x) for y, x in zip(ys, xs) if y is not None]
-    if all(_repeats_tokens(y, x) for y, x in zip(parts, xs)):
+    blocks = ((y[rows], x[rows]) for y, x in zip(parts, xs) for rows in row_blocks(x.shape))
+    if all(bool(((y == NO_LABEL) | (y == x)).all()) for y, x in blocks):
         text = "the label of every place is the token at that place; give the token that follows"
         raise DataError("E404", f"{name}: {text}: x = ids[:, :-1] and y = ids[:, 1:].")
     present = np.unique(np.concatenate([y[y != NO_LABEL] for y in parts]))
@@ -300,11 +301,6 @@ def read_token_labels(
     if left_out := sum(int((y == NO_LABEL).sum()) for y in parts):
         notes.append(("labels", f"{quantity(left_out, 'place')} without a label, which count nowhere"))
     return Labels(parts[0], parts[1] if len(parts) > 1 else parts[0][:0], names, tuple(notes))
-
-
-def _repeats_tokens(y: np.ndarray, x: np.ndarray) -> bool:
-    """Whether every label is the token at its place."""
-    return all(bool(((y[rows] == NO_LABEL) | (y[rows] == x[rows])).all()) for rows in row_blocks(x.shape))
 
 
 def _token_labels(name: str, y: np.ndarray, x: np.ndarray) -> np.ndarray:

@@ -5,11 +5,10 @@ them:
 
 0 to 19                          class numbers
 two values, one of them above    the smaller is the background: 0 and 255, 0 and 65,535, 0 and 128
-mostly near 0 and near 255       thresholded at 128: compression and smooth edges turn black and white grey
 class numbers and 255            refused: 255 often marks pixels to be left out
-others                           refused, unless the classes are named
+others                           refused, unless the classes are named, such as the greys at edges of a JPEG
 
-Greys count as blurred edges unless a narrow range of them holds a third of all. Image files in colour:
+Image files in colour:
 
 greys                            their numbers, as they are stored
 a palette that all masks share   its numbers, as VOC writes them
@@ -27,37 +26,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unskew.data.kinds.images import Fit, ImageInfo, check_depth, fit_square, image_error, white_is_zero
+from unskew.data.kinds.images import Fit, ImageInfo, check_depth, fit_square, white_is_zero
+from unskew.data.samples.conversion import damage_as_error
 from unskew.data.samples.reading_notes import Note, abbreviate
 from unskew.errors import DataError
 
-EDGE_GREYS = 32
-"""The largest change of black and white by compression and smoothing; greys further inside are edges."""
-BETWEEN_SHARE = 0.3
-"""The largest share of pixels that may be such edges."""
-CHANCE_SHARE = 0.001
-"""With a smaller share of the pixels, greys are chance."""
-LEAST_GREYS = 8
-"""The smallest number of greys of blurred masks, unless all are nearly black or white."""
-CLASS_WIDTH, CLASS_SHARE = 32, 1 / 3
-"""Greys are a class if a range as wide as this holds more than this share of all greys."""
 UNNAMED_CLASSES = 20
 """Maximal number of classes of masks without names."""
 WHITE_VALUES = (254, 255, 65_535)
 """Values that sites use alike for the foreground."""
-
-
-def are_black_and_white(masks: Sequence[np.ndarray]) -> bool:
-    """Whether these masks, uint8 values [N, H, W] each, are black and white areas with blurred edges."""
-    counts = sum((np.bincount(m.reshape(-1), minlength=256) for m in masks), np.zeros(256, np.int64))
-    black, between, white = np.split(counts, [EDGE_GREYS, 256 - EDGE_GREYS])
-    share = between.sum() / max(1, counts.sum())
-    if not black.any() or not white.any() or share > BETWEEN_SHARE:
-        return False
-    inner = between[CLASS_WIDTH // 2 : -CLASS_WIDTH // 2]  # greys at the ends are noise of compression
-    most = np.convolve(inner, np.ones(CLASS_WIDTH)).max()
-    blurred = (counts > 0).sum() >= LEAST_GREYS and most <= CLASS_SHARE * between.sum()
-    return bool(share <= CHANCE_SHARE or blurred)
 
 
 @dataclass(frozen=True)
@@ -78,26 +55,22 @@ class _SiteMasks:
     values: np.ndarray
 
     @property
-    def kind(self) -> Literal["numbers", "two values", "greys", "void", "unclear"]:
+    def kind(self) -> Literal["numbers", "two values", "void", "unclear"]:
         values = self.values
         if not len(values) or values[-1] < UNNAMED_CLASSES:
             return "numbers"
         below = values[:-1]
-        if values[-1] == 255 and len(below) and below[-1] < EDGE_GREYS and (len(below) > 1 or below[0] > 0):
+        numbers = len(below) and below[-1] < UNNAMED_CLASSES and (len(below) > 1 or below[0] > 0)
+        if values[-1] == 255 and numbers:
             return "void"
-        if values[0] >= 0 and len(values) <= 2:
-            return "two values"
-        whole_bytes = values[0] >= 0 and values[-1] < 256
-        if whole_bytes and are_black_and_white([m.astype(np.uint8) for m in self.masks]):
-            return "greys"
-        return "unclear"
+        return "two values" if values[0] >= 0 and len(values) <= 2 else "unclear"
 
     @property
     def foreground(self) -> tuple[int, int]:
         """(value of the background, of the foreground); all white values count as one."""
-        if self.kind == "greys" or self.values[-1] in WHITE_VALUES:
-            return (0 if self.kind == "greys" or len(self.values) < 2 else int(self.values[0])), 255
-        return (int(self.values[0]) if len(self.values) == 2 else 0), int(self.values[-1])
+        highest = int(self.values[-1])
+        background = int(self.values[0]) if len(self.values) == 2 else 0
+        return background, 255 if highest in WHITE_VALUES else highest
 
     def text(self, origins: Sequence[MaskOrigin]) -> str:
         """The values, with an example of the highest: `masks of north hold 0 and 30 (sample 3)`."""
@@ -170,7 +143,7 @@ def _class_numbers(
             raise DataError("E404", f"{name}: {group.text(origins)}; {remedy}.")
         if kind == "unclear":
             remedy = f"above {UNNAMED_CLASSES} give classes, or masks of class numbers, saved without loss"
-            remedy += " (PNG, not JPEG). Or were images and masks swapped?"
+            remedy += " (PNG, not JPEG; greys at edges: mask > 127). Or were images and masks swapped?"
             raise DataError("E404", f"{name}: {group.text(origins)}; {remedy}")
     values = [group for group, kind in zip(groups, kinds) if kind != "numbers"]
     numbers = [
@@ -187,7 +160,6 @@ def _class_numbers(
     numbered = [np.zeros(y.shape, np.uint8) for y in parts]
     for group, kind in zip(groups, kinds):
         border = UNNAMED_CLASSES if len(group.values) < 2 else int(group.values[-1])
-        border = 128 if kind == "greys" else border
         for y, masks, rows in zip(numbered, group.masks, group.rows):
             y[rows] = masks if kind == "numbers" else masks >= border
     return numbered
@@ -198,10 +170,7 @@ def _add_notes(groups: list[_SiteMasks], kinds: Sequence[str], notes: list[Note]
     sites: dict[str, list[str]] = {}
     for group, kind in zip(groups, kinds):
         rule = f"hold {_value_list(group.values)}, read as background and foreground"
-        if kind == "greys":
-            rule = "were thresholded at 128: they are black and white, with greys at the edges"
-        elif kind == "numbers":
-            rule = "hold class numbers, which were kept"
+        rule = "hold class numbers, which were kept" if kind == "numbers" else rule
         if len(group.values) and group.values[-1] > 0:
             sites.setdefault(rule, []).append(group.site)
     for rule, names in sites.items():
@@ -239,24 +208,18 @@ def read_mask(file: Path, size: int, fit: Fit, form: ImageInfo) -> MaskFile:
     """
     from PIL import Image
 
-    try:
-        with Image.open(file) as image:
-            _check_fits(file, image, form)
-            values, palette = _file_numbers(file, image)
-            if image.mode == "L" and white_is_zero(image):  # Pillow has inverted these
-                values = 255 - values
-    except DataError:
-        raise
-    except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
-        raise image_error(file, error) from error
+    with damage_as_error(file, "an image", "save it again, as PNG"), Image.open(file) as image:
+        _check_fits(file, image, form)
+        values, palette = _file_numbers(file, image)
+        if image.mode == "L" and white_is_zero(image):  # Pillow has inverted these
+            values = 255 - values
     plain = Image.fromarray(values.astype(np.float32 if values.dtype.kind == "f" else np.int32))
     small = np.asarray(fit_square(plain, size, fit, Image.Resampling.NEAREST))
     return MaskFile(small.astype(np.uint8) if values.dtype.itemsize == 1 else small, palette)
 
 
 def check_palettes(masks: Sequence[MaskFile], files: Sequence[Path]) -> list[Note]:
-    """A note on the colours of the numbers in palettes. Raises DataError (E404) for palettes that differ, and
-    for two colours of which the background is the brighter."""
+    """A note on the colours of the numbers in palettes. Raises DataError (E404) for palettes that differ."""
     known: dict[int, tuple[tuple[int, int, int], Path]] = {}
     for mask, file in zip(masks, files):
         for number, colour in mask.palette.items():
@@ -264,16 +227,8 @@ def check_palettes(masks: Sequence[MaskFile], files: Sequence[Path]) -> list[Not
             if first != colour:
                 text = f"number {number} is the colour {first} in {other} and {colour} in {file}"
                 raise DataError("E404", f"{text}; {REMEDY}.")
-    colours = [known[number][0] for number in sorted(known)]
-    if len(colours) == 2 and sum(colours[0]) > sum(colours[1]):
-        text = f"masks such as {files[0]} have {colours[0]} as their background and {colours[1]} on it"
-        raise DataError("E404", f"{text}, which may be the other way round; {REMEDY}.")
-    texts = [f"{number} is {known[number][0]}" for number in sorted(known)]
-    return (
-        [("labels", f"masks have a palette, whose numbers were read: {', '.join(texts[:4])}")]
-        if texts
-        else []
-    )
+    texts = ", ".join(f"{number} is {known[number][0]}" for number in sorted(known)[:4])
+    return [("labels", f"masks have a palette, whose numbers were read: {texts}")] if texts else []
 
 
 def _check_fits(file: Path, image: Any, form: ImageInfo) -> None:

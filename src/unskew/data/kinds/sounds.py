@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from unskew.data.samples.conversion import damage_as_error
 from unskew.data.samples.dataset import check_numbers
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.errors import DataError
@@ -83,20 +84,11 @@ def mel_bands(rate: int, window: int, mels: int) -> np.ndarray:
     A band that is narrower than a bin of the STFT may be empty.
     """
     f_F = np.arange(window // 2 + 1) * rate / window
-    edges = from_mel(np.linspace(to_mel(0.0), to_mel(rate / 2), mels + 2))
+    mel_points = np.linspace(0, 2595 * math.log10(1 + rate / 2 / 700), mels + 2)
+    edges = 700 * (10 ** (mel_points / 2595) - 1)
     low, centre, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
     rising, falling = (f_F - low) / (centre - low), (high - f_F) / (high - centre)
     return np.maximum(0, np.minimum(rising, falling)).astype(np.float32)
-
-
-def to_mel(hz: float) -> float:
-    """A frequency in hertz on the mel scale."""
-    return 2595 * math.log10(1 + hz / 700)
-
-
-def from_mel(mel: np.ndarray) -> np.ndarray:
-    """Points of the mel scale in hertz."""
-    return 700 * (10 ** (mel / 2595) - 1)
 
 
 MOST_HZ = 22_050
@@ -122,21 +114,22 @@ class SoundFormat:
         return f"log-mel spectrograms of {self.seconds:g} s at {self.rate:,} Hz"
 
 
-def format_of(files: Sequence[Path]) -> SoundFormat:
-    """The format that fits these files.
+def format_of(lengths: Sequence[tuple[int, int]]) -> SoundFormat:
+    """The format that fits sounds of these lengths: (samples of a waveform, samples per second).
 
     It has the most frequent rate, at most 22,050 Hz; the length of the longest file, at most 4 s; and as
-    window the largest power of two below 46 ms. Raises DataError as `waveform` does.
+    window the largest power of two below 46 ms.
     """
-    return format_for([(len(wave), rate) for wave, rate in map(waveform, files)])
-
-
-def format_for(lengths: Sequence[tuple[int, int]]) -> SoundFormat:
-    """The format that fits sounds of these lengths: (samples of a waveform, samples per second)."""
     rates = [rate for _, rate in lengths]
     rate = min(max(set(rates), key=lambda r: (rates.count(r), r)), MOST_HZ)
     seconds = min(max(n / r for n, r in lengths), MOST_S)
     return SoundFormat(rate, seconds, 1 << math.floor(math.log2(WINDOW_S * rate)))
+
+
+def length_of(file: Path | io.BytesIO, name: str) -> tuple[int, int]:
+    """(samples of a file's waveform, samples per second). Raises DataError as `waveform` does."""
+    wave, rate = waveform(file, name)
+    return len(wave), rate
 
 
 @dataclass(frozen=True)
@@ -149,16 +142,11 @@ class AudioInfo:
     silent: bool
 
 
-def spectrogram(file: Path | io.BytesIO, format: SoundFormat) -> np.ndarray:
-    """The log-mel spectrogram of a file, float32 [64, T]; see `read_sound`."""
-    return read_sound(file, format)[0]
+def read_sound(file: Path | io.BytesIO, name: str, format: SoundFormat) -> tuple[np.ndarray, AudioInfo]:
+    """(the log-mel spectrogram of a file, float32 [1, 64, T], its properties).
 
-
-def read_sound(file: Path | io.BytesIO, format: SoundFormat, name: str = "") -> tuple[np.ndarray, AudioInfo]:
-    """(the log-mel spectrogram of a file, float32 [64, T], its properties).
-
-    The sound is resampled, then cut or padded with zeros at its end. name: name of a file in memory. Raises
-    DataError as `waveform` does.
+    The sound is resampled, then cut or padded with zeros at its end. name: name of the file, for messages.
+    Raises DataError as `waveform` does.
     """
     from scipy.signal import resample_poly
 
@@ -170,7 +158,7 @@ def read_sound(file: Path | io.BytesIO, format: SoundFormat, name: str = "") -> 
     size = waveform_length(format)
     clip = np.pad(wave, (0, max(0, size - len(wave))))[:size]
     pixels = log_mel(clip, format.rate, mels=MELS, window=format.window)
-    return pixels, AudioInfo(seconds, rate, not pixels.any())
+    return pixels[None], AudioInfo(seconds, rate, not pixels.any())
 
 
 def sound_notes(sounds: Sequence[AudioInfo], format: SoundFormat) -> list[Note]:
@@ -190,9 +178,9 @@ def sound_notes(sounds: Sequence[AudioInfo], format: SoundFormat) -> list[Note]:
     return notes
 
 
-def spectrogram_shape(format: SoundFormat) -> tuple[int, int]:
-    """The shape of a file's spectrogram, [64, T]."""
-    return MELS, 1 + waveform_length(format) // format.window
+def spectrogram_shape(format: SoundFormat) -> tuple[int, int, int]:
+    """The shape of a file's spectrogram, [1, 64, T]."""
+    return 1, MELS, 1 + waveform_length(format) // format.window
 
 
 def waveform_length(format: SoundFormat) -> int:
@@ -200,13 +188,9 @@ def waveform_length(format: SoundFormat) -> int:
     return max(round(format.seconds * format.rate), format.window)
 
 
-def waveform(file: Path | io.BytesIO, name: str = "") -> tuple[np.ndarray, int]:
-    """(the mean of a file's channels, float32 [N] in [-1, 1]; samples per second).
-
-    file: on a disk, or in memory and then called `name` in messages. Raises DataError: E401 for a file that
-    cannot be read or is truncated, E403 for one without a sample.
-    """
-    name = name or str(file)
+def waveform(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, int]:
+    """(the mean of a file's channels, float32 [N] in [-1, 1]; samples per second). Raises DataError: E401 for
+    a file that cannot be read or is truncated, E403 for one without a sample."""
     if not (file.suffix.lower() == ".wav" if isinstance(file, Path) else file.getvalue()[:4] in RIFF):
         wave, rate = _read_compressed(file, name)
     else:
@@ -221,7 +205,7 @@ def _read_wav(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, int]:
     """(the numbers in a .wav file, whole ones in [-1, 1]; samples per second)."""
     from scipy.io import wavfile
 
-    try:
+    with damage_as_error(name, "a .wav file", "save it again, as PCM of 16 bits"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wavfile.WavFileWarning)  # about chunks without sound
             # a truncated file would otherwise count as whole
@@ -229,10 +213,6 @@ def _read_wav(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, int]:
             rate, wave = wavfile.read(file)
         if not LOWEST_HZ <= rate <= HIGHEST_HZ:
             raise ValueError(f"{rate:,} samples per second")
-    except Exception as error:  # SciPy's reader raises many kinds of error for damaged files
-        reason = str(error).partition(". ")[0].rstrip(".")
-        remedy = "save it again, as PCM of 16 bits"
-        raise DataError("E401", f"{name} cannot be read as a .wav file: {reason}; {remedy}.") from error
     if np.issubdtype(wave.dtype, np.integer):
         info = np.iinfo(wave.dtype)
         middle = 128 if info.min == 0 else 0  # bytes have no sign
@@ -247,7 +227,5 @@ def _read_compressed(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, in
     except ImportError:
         remedy = "convert it (ffmpeg -i FILE FILE.wav), or pip install soundfile"
         raise DataError("E401", f"{name} is compressed; {remedy}.") from None
-    try:
+    with damage_as_error(name, "a sound", "save it again"):
         return soundfile.read(file, dtype="float32", always_2d=True)
-    except Exception as error:  # soundfile raises errors of its own
-        raise DataError("E401", f"{name} cannot be read as a sound: {str(error).rstrip('.')}.") from error

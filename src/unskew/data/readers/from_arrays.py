@@ -7,8 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.kinds.column_roles import column_named, number_columns, site_column_in
-from unskew.data.kinds.groups import GROUP_COLUMN, INDEPENDENT, column_question, overlap_warning
+from unskew.data.kinds.column_roles import (
+    GROUP_COLUMN,
+    INDEPENDENT,
+    column_named,
+    column_question,
+    number_columns,
+    overlap_warning,
+    site_column_in,
+)
 from unskew.data.kinds.labels import (
     Labels,
     are_several_numbers,
@@ -31,7 +38,7 @@ from unskew.data.samples.conversion import (
     scale_samples,
 )
 from unskew.data.samples.dataset import SAMPLE_WEIGHT, Dataset, Target, with_test_set
-from unskew.data.samples.packing import are_inputs, input_column, layout_difference, pack
+from unskew.data.samples.packing import are_inputs, input_column, pack
 from unskew.data.samples.reading_notes import Intake, Note, quantity
 from unskew.data.storage.sample_rows import first_duplicates, row_digests
 from unskew.errors import DataError
@@ -180,10 +187,14 @@ def _group_notes(
     tested: bool,
 ) -> list[Note]:
     """The number of groups, and a warning if the test set divides them."""
-    train, test, _ = facts
+    train, test, words = facts
     if group == INDEPENDENT:
         return []
     if not group:
+        # a column of words is numbered; the question depends on the words
+        train, test = (
+            {c: np.array(words[c])[v] if c in words else v for c, v in p.items()} for p in (train, test)
+        )
         if not tested:
             return column_question(train)
         both = {c: np.concatenate([values, test[c]]) for c, values in train.items() if c in test}
@@ -300,7 +311,7 @@ def sample_parts(
     for _, y in parts:
         check_answers(name, label_array(name, y), rows[0].layout)
     if rows[0].layout != rows[-1].layout:
-        fault = f"training and test samples differ: {layout_difference(rows[0].layout, rows[-1].layout)}"
+        fault = f"training and test samples differ: {rows[0].layout} and {rows[-1].layout}"
         raise DataError("E403", f"{name}: {fault}; give both alike.")
     return [part.x for part in rows], rows[0].layout, rows[0].notes
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import numpy as np
 
@@ -34,70 +33,39 @@ from unskew.data.files.tree import (
     read_tree,
 )
 from unskew.data.kinds.column_roles import (
+    GROUP_COLUMN,
+    INDEPENDENT,
     column_named,
+    column_question,
+    file_groups,
+    file_question,
+    group_setting,
     label_column_in,
     part_column,
     site_column_in,
     site_column_of,
 )
-from unskew.data.kinds.features import Kinds, encode_inputs, is_row_number
-from unskew.data.kinds.groups import (
-    GROUP_COLUMN,
-    INDEPENDENT,
-    column_question,
-    file_groups,
-    file_question,
-    folder_question,
-    group_setting,
-)
+from unskew.data.kinds.features import encode_inputs, is_row_number
 from unskew.data.kinds.images import (
     BitsSetting,
     FitSetting,
-    ImageInfo,
     ImageSettings,
     SizeSetting,
-    depth_warnings,
     read_each,
-    read_image,
-    size_notes,
 )
 from unskew.data.kinds.labels import label_names, sort_classes
 from unskew.data.kinds.masks import MaskOrigin, as_masks, check_palettes, read_mask
-from unskew.data.kinds.sounds import AudioInfo, format_of, read_sound, sound_notes, spectrogram_shape
+from unskew.data.kinds.media_files import Conversion, decode_paths
+from unskew.data.kinds.sounds import format_of, length_of
 from unskew.data.readers.from_tables import check_sites, read_label_columns, target_of
 from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.dataset import Constants, Dataset, Target
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
-from unskew.data.storage.scratch import SampleSink
 from unskew.errors import DataError, excerpt
 
 MASK_FOLDERS_HINT = (
     "put images into images/ and their masks into masks/ beside it (or SITE/images/ and SITE/masks/)"
 )
-S = TypeVar("S")
-Decode = Callable[[Path], tuple[np.ndarray, S]]
-"""A function from a file to its sample and what else was noticed about it. Raises DataError for a file
-that it cannot read."""
-
-
-def decode_files(
-    name: str, files: Sequence[Path], shape: tuple[int, ...], decode: Decode[S], notes: list[Note]
-) -> tuple[np.ndarray, list[S]]:
-    """(the samples of files, float32 [N, *shape], or rows that are read from disk; what else was noticed
-    about each).
-
-    name: name of the set. All files are decoded here, and a note says where the samples are kept. Raises the
-    DataError of `decode`, with all files that cannot be read.
-    """
-    sink = SampleSink(name, (len(files), *shape))
-
-    def decode_one(i: int) -> S:
-        sample, info = decode(files[i])
-        sink.put(i, sample[None])
-        return info
-
-    infos = read_each(files, decode_one)
-    return sink.samples(notes), infos
 
 
 def folder(
@@ -134,8 +102,8 @@ def folder(
     any folders + *.csv  files that a table lists by name, with labels, sites and further columns
 
     group: what files of one patient or recording share, which no split separates: a column of the CSV that
-    lists them, `site`, or a regular expression; its match in a file's name, or the part of the match in
-    brackets, is the group: 'P[0-9]+'. "none" if files are independent.
+    lists them, `site`, or a regular expression; its match in a file's name (where not every name has one, in
+    its path), or the part of the match in brackets, is the group: 'P[0-9]+'. "none" if files are independent.
     target: as for a table: a column of numbers to predict, or several of zeros and ones, "fever,cough".
     Raises DataError: E404 for folders without the expected files, E401 for a file that cannot be read; for a
     listed table also E403, E404 and E405 as `read_table` does.
@@ -147,6 +115,7 @@ def folder(
     if not tree.files:
         left_out = "".join(f" Left out: {text}." for topic, text in tree.notes if topic == "left out")
         hint = " DICOM is read as NIfTI, into which dcm2niix converts it." if ".dcm" in left_out else ""
+        hint += " Of Datasets, write Parquet: set.to_parquet(FILE)." if ".arrow" in left_out else ""
         raise DataError("E404", f"{tree.root} holds no images and no sounds.{left_out}{hint}")
     images = ImageSettings(size, fit, bits)
     if has_mask_folders(tree):
@@ -157,131 +126,69 @@ def folder(
     if len(files) < len(tree.files):
         note: Note = ("left out", f"{quantity(len(tree.files) - len(files), 'image')} beside sounds")
         tree = replace(tree, files=files, notes=(*tree.notes, note))
-    kind, names = file_input(files), label_names(x)
-    if x and (kind not in names or len(names) < 2 or len({*names}) < len(names)):
-        fault = f"x='{x}' names the inputs of a sample, which are the {kind} and columns beside it, each once"
+    kind = "sound" if files[0].kind in SOUND_ENDINGS else "image"
+    inputs = [name for name in label_names(x) if name != kind]
+    if x and (kind not in label_names(x) or not inputs):
+        fault = f"x='{x}' names the inputs of a sample, which are the {kind} and columns beside it"
         raise DataError("E403", f"{tree.root}: {fault}: x='{kind},COLUMN'.")
-    inputs = tuple(name for name in names if name != kind)
-    listing = find_listing(tree, files, [label, site, *label_names(target), *inputs])
-    if listing:
-        labelled = read_listing(listing, (label, site, group), aim, inputs)
-    elif columns:
+    listed = read_listing(tree, files, (label, site, group), aim, inputs)
+    if columns and not listed:
         raise DataError("E404", f"{tree.root}: no CSV below it lists its files; leave out {columns}.")
-    else:
-        labelled = files_by_class(tree, files)
-    labelled = replace(labelled, group=group)
-    notes, paths = [*tree.notes, *labelled.notes], [f.path for f in labelled.files]
-    if kind == "image":
-        x_N, _, image_notes = _read_images(tree, paths, images, labelled.sites)
-        return _dataset_of(tree, labelled, x_N, [*notes, *image_notes], {"kind": "images", **asdict(images)})
-    # the format is that of the training files, so that test files cannot change it
-    format, streamed = format_of([f.path for f in labelled.files if f.part == "train"]), list[Note]()
-
-    def read(file: Path) -> tuple[np.ndarray, AudioInfo]:
-        pixels, info = read_sound(file, format)
-        return pixels[None], info
-
-    x_N, sounds = decode_files(tree.root.name, paths, (1, *spectrogram_shape(format)), read, streamed)
-    notes += sound_notes(sounds, format)
-    form = {"kind": "sounds", **asdict(format)}
-    if labelled.beside:  # each of several inputs is judged by itself
-        return _dataset_of(tree, labelled, x_N, [*notes, *streamed], form)
-    notes += [("scaled", "spectrograms were standardised"), *streamed]
-    return _dataset_of(tree, labelled, x_N, notes, form).with_constants()
-
-
-def file_input(files: Sequence[File]) -> str:
-    """The name of the files among the inputs of a sample: `image` or `sound`."""
-    return "sound" if files[0].kind in SOUND_ENDINGS else "image"
-
-
-def _read_images(
-    tree: FolderTree, files: Sequence[Path], images: ImageSettings, sites: Sequence[str] | None
-) -> tuple[np.ndarray, list[ImageInfo], list[Note]]:
-    """(image files as samples, the format of each, notes on them)."""
-    streamed, (size, fit, bits) = list[Note](), astuple(images)
-    read = partial(read_image, size=size, fit=fit, bits=bits)
-    x, forms = decode_files(tree.root.name, files, (3, size, size), read, streamed)
-    return x, forms, [*size_notes(forms, size, fit, bits), *streamed, *depth_warnings(forms, sites, bits)]
+    chosen, raw = listed or files_by_class(tree, files)
+    notes, paths = [*tree.notes, *raw.notes], [f.path for f in chosen]
+    into: Conversion = {"kind": "images", **asdict(images)}
+    if kind == "sound":  # the format is that of the training files, so that test files cannot change it
+        lengths = [length_of(f.path, str(f.path)) for f in chosen if f.part == "train"]
+        into = {"kind": "sounds", **asdict(format_of(lengths))}
+    standardised = kind == "sound" and not inputs  # each of several inputs is judged by itself
+    if standardised:
+        notes.append(("scaled", "spectrograms were standardised"))
+    x_N, _ = decode_paths(tree.root.name, paths, into, notes, raw.columns.get("site"))
+    samples = {kind: x_N, **raw.x} if inputs else x_N
+    raw = replace(raw, x=samples, form={**into, **raw.form}, group=group)
+    dataset = _dataset_of(tree, chosen, raw, notes)
+    return dataset.with_constants() if standardised else dataset
 
 
 def _read_masks(tree: FolderTree, images: ImageSettings, group: str) -> Dataset:
     pairs, left_out = pair_masks(tree)
-    sites = tuple(p.site for p in pairs) if any(p.site for p in pairs) else None
+    sites = np.array([p.site for p in pairs]) if any(p.site for p in pairs) else None
     paths, mask_files = [p.image.path for p in pairs], [p.mask.path for p in pairs]
-    x, forms, image_notes = _read_images(tree, paths, images, sites)
+    notes, into = [*tree.notes, *empty_folder_notes(tree), *left_out], {"kind": "images", **asdict(images)}
+    x, forms = decode_paths(tree.root.name, paths, into, notes, sites)
     masks = read_each(mask_files, lambda i: read_mask(mask_files[i], images.size, images.fit, forms[i]))
-    notes = [
-        *tree.notes,
-        *empty_folder_notes(tree),
-        *left_out,
-        *image_notes,
-        *check_palettes(masks, mask_files),
-    ]
-    origin = MaskOrigin(None if sites is None else np.array(sites), lambda i: str(mask_files[i]))
+    notes += check_palettes(masks, mask_files)
+    origin = MaskOrigin(sites, lambda i: str(mask_files[i]))
     values = np.stack([mask.values for mask in masks])
     (y,), classes = as_masks(tree.root.name, [values], None, notes, [origin])
-    labelled = LabelledFiles(tuple(p.image for p in pairs), classes, y, sites, group=group)
-    return _dataset_of(tree, labelled, x, notes, {"kind": "images", **asdict(images)})
+    columns = {} if sites is None else {"site": sites}
+    raw = RawSamples(x, y, classes=classes, columns=columns, form=into, group=group)
+    return _dataset_of(tree, [p.image for p in pairs], raw, notes)
 
 
-@dataclass(frozen=True)
-class LabelledFiles:
-    """Files with a label each.
-
-    classes: names in order, () if labels are no classes. labels: the label of every file, [N]. sites: None
-    without sites. facts: further columns by which clients can be formed, [N] each. target: set if labels are
-    numbers, or several a file.
-    group: the setting that says which files belong together.
-    beside: further inputs of every sample, by name. used: the encoding of the columns from which these come.
-    """
-
-    files: tuple[File, ...]
-    classes: tuple[str, ...]
-    labels: np.ndarray
-    sites: tuple[str, ...] | None
-    notes: tuple[Note, ...] = ()
-    facts: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
-    target: Target | None = None
-    beside: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
-    used: Kinds = field(default_factory=dict[str, list[str]])
-    group: str = ""
-
-
-def _dataset_of(
-    tree: FolderTree, labelled: LabelledFiles, x: np.ndarray, notes: list[Note], form: Mapping[str, Any]
-) -> Dataset:
-    """The set of these samples, with the test part that folders or the table name. form: how files became
-    samples."""
-    test = np.array([f.part == "test" for f in labelled.files], dtype=bool)
+def _dataset_of(tree: FolderTree, files: Sequence[File], raw: RawSamples, notes: list[Note]) -> Dataset:
+    """The set of these samples, with the test part that folders or the table name. raw: the samples of these
+    files, with what the user said of groups."""
+    test = np.array([f.part == "test" for f in files], dtype=bool)
     if test.all():
         raise DataError("E404", f"{tree.root} holds no training files.")
-    columns = {**labelled.facts, **({} if labelled.sites is None else {"site": np.array(labelled.sites)})}
-    names, group, tested = [f.path.name for f in labelled.files], labelled.group, test if test.any() else None
+    columns, paths = dict(raw.columns), ["/".join((*f.folders, f.path.name)) for f in files]
+    group, tested = raw.group, test if test.any() else None
     if not group:
         questions = column_question(columns, tested)
-        if labelled.sites is not None:
-            questions = questions or folder_question(labelled.sites, labelled.labels, tested)
-        notes += questions or file_question(names, labelled.labels, tested)
+        notes += questions or file_question(paths, raw.y, tested, columns.get("site"))
     elif group not in columns and group != INDEPENDENT:
-        columns[GROUP_COLUMN], group = file_groups(names, group, str(tree.root)), GROUP_COLUMN
-    beside = {"beside": [[column, kinds] for column, kinds in labelled.used.items()]} if labelled.used else {}
-    raw = RawSamples(
-        {file_input(labelled.files): x, **labelled.beside} if labelled.beside else x,
-        labelled.labels,
-        classes=labelled.classes or None,
-        columns=columns,
-        notes=tuple(notes),
-        target=labelled.target,
-        group=group,
-        form={**form, **beside},
-        layout="channels first",
-    )
+        columns[GROUP_COLUMN], group = file_groups(paths, group, str(tree.root)), GROUP_COLUMN
+    raw = replace(raw, columns=columns, notes=tuple(notes), group=group, layout="channels first")
     return raw.divided(tested).dataset(tree.root.resolve().name)
 
 
+LabelledFiles = tuple[list[File], RawSamples]
+"""(files, the label and further facts of each, whose samples are not yet read)."""
+
+
 def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
-    """Files sorted by the folders that name their class, and those that name their site.
+    """Files sorted by the folders that name their class, with those that name their site.
 
     Raises DataError (E404) for fewer than two classes, for files at different depths and for masks among the
     files.
@@ -311,11 +218,12 @@ def files_by_class(tree: FolderTree, files: Sequence[File]) -> LabelledFiles:
     number = {name: i for i, name in enumerate(classes)}
     sorted_files = sorted(files, key=lambda f: (number[f.folders[place]], f.path))
     labels = np.array([number[f.folders[place]] for f in sorted_files], dtype=np.int64)
+    raw = RawSamples(None, labels, classes=classes)
     if depth == 1:
-        return LabelledFiles(tuple(sorted_files), classes, labels, None)
+        return sorted_files, raw
     note: Note = ("sites", f"folders were read as {'site/class' if inner else 'class/site'}")
-    sites = tuple(f.folders[1 - place] for f in sorted_files)
-    return LabelledFiles(tuple(sorted_files), classes, labels, sites, (note, *empty_folder_notes(tree, 1)))
+    sites = np.array([f.folders[1 - place] for f in sorted_files])
+    return sorted_files, replace(raw, columns={"site": sites}, notes=(note, *empty_folder_notes(tree, 1)))
 
 
 def _check_no_masks(files: Sequence[File]) -> None:
@@ -384,33 +292,38 @@ def file_column(sheet: Sheet, names: FileNames, excluded: set[str], folder: Path
 
 @dataclass(frozen=True)
 class Listing:
-    """A table and the files that its rows name.
-
-    sheet: the rows that have a file, in the order of the files' paths, without the column `key` of names.
-    files: the file of each row; rows may share one. notes: on rows without files and files without rows.
-    """
+    """A table that lists files by name. key: its column of names. file_of: the file of each row that has
+    one."""
 
     path: Path
-    key: str
     sheet: Sheet
-    files: tuple[File, ...]
-    notes: tuple[Note, ...]
+    key: str
+    file_of: Mapping[int, File]
+
+    def by_path(self, rows: Iterable[int]) -> list[int]:
+        """These rows in the order of the files' paths."""
+        return sorted(rows, key=lambda row: (self.file_of[row].path, row))
+
+    def rows(self, rows: Sequence[int], without: str = "") -> Sheet:
+        """These rows of the table, without the column of names and another one."""
+        sheet = self.sheet
+        values = {n: column[rows] for n, column in sheet.columns.items() if n not in (self.key, without)}
+        return replace(sheet, columns=values, places=[sheet.places[row] for row in rows])
 
 
-def find_listing(tree: FolderTree, files: Sequence[File], roles: Sequence[str] = ()) -> Listing | None:
-    """The CSV below the folder that lists the files, None without one; of several, the one with all named
-    columns.
+def find_listing(tree: FolderTree, files: Sequence[File], named: set[str]) -> Listing | None:
+    """The CSV below the folder that lists the files; None without one. Of several it is the one with all
+    named columns.
 
-    roles: columns that are named, which are not searched for names of files. Raises DataError (E404) if
-    several CSVs are possible, and if a name may be that of several files.
+    Raises DataError (E404) if several CSVs are possible, for a name that may be that of several files, and
+    for a file in two rows.
     """
     names, listings = FileNames(files), list[tuple[Path, Sheet, str]]()
     for path in sorted(tree.root.rglob("*.csv")):
         sheet = read_csv(path)
-        excluded = {*roles, label_column_in(sheet.columns), site_column_in(sheet.columns)}
+        excluded = {*named, label_column_in(sheet.columns), site_column_in(sheet.columns)}
         if key := file_column(sheet, names, excluded, path.parent):
             listings.append((path, sheet, key))
-    named = {*roles} - {""}
     listings = [listing for listing in listings if named <= listing[1].columns.keys()] or listings
     if not listings:
         return None
@@ -418,91 +331,85 @@ def find_listing(tree: FolderTree, files: Sequence[File], roles: Sequence[str] =
         remedy = "put their rows into one table, with a column split of train and test where they are parts"
         raise DataError("E404", f"both {listings[0][0]} and {listings[1][0]} list files; {remedy}.")
     path, sheet, key = listings[0]
-    file_of: dict[int, File] = {}
-    for i, text in enumerate(sheet.columns[key].tolist()):
-        matches = names.matches(text, path.parent)
-        if len(matches) > 1:
-            fault = f"{excerpt(text, 60)} {sheet.where(i)} of {path} may be {matches[0].path} or"
-            remedy = f"write the path of each file, from {path.parent} on"
-            raise DataError("E404", f"{fault} {matches[1].path}; {remedy}.")
-        if matches:
-            file_of[i] = matches[0]
-    rows = sorted(file_of, key=lambda row: (file_of[row].path, row))
-    columns = {name: values[rows] for name, values in sheet.columns.items() if name != key}
-    notes = list[Note]()
-    if n := len(sheet.places) - len(rows):
-        notes.append(("left out", f"{quantity(n, 'row')} in {path.name} without a file"))
-    if n := len(files) - len({file_of[row].path for row in rows}):
-        notes.append(("left out", f"{quantity(n, 'file')} that {path.name} does not list"))
-    with_files = replace(sheet, columns=columns, places=[sheet.places[row] for row in rows])
-    return Listing(path, key, with_files, tuple(file_of[row] for row in rows), tuple(notes))
+    return Listing(path, sheet, key, _files_of_rows(path, sheet, key, names))
 
 
 def read_listing(
-    listing: Listing, roles: tuple[str, str, str], aim: Target | None = None, inputs: Sequence[str] = ()
-) -> LabelledFiles:
-    """The listed files with their labels, sites and further facts.
+    tree: FolderTree,
+    files: Sequence[File],
+    roles: tuple[str, str, str],
+    aim: Target | None = None,
+    inputs: Sequence[str] = (),
+) -> LabelledFiles | None:
+    """The files that a CSV below the folder lists, in the order of their paths, with their labels, sites and
+    further facts; None without such a CSV.
 
-    roles: the columns of labels and sites, "" to search for usual names, and of groups.
-    aim: the target, if one is named.
-    inputs: columns that are inputs next to the file.
-    Raises DataError: E404 if the labels cannot be identified and for a file in two rows that differ, E403 for
-    columns that do not exist and for missing sites, E404 for labels, E405 for inputs with missing values.
+    roles: the columns of labels and sites, "" to search for usual names, and of groups. aim: the target, if
+    one is named. inputs: columns that are inputs next to the file, which become the samples' x.
+    Raises DataError as `find_listing` does, E404 if the labels cannot be identified, E403 for columns that do
+    not exist and for missing sites, E405 for inputs with missing values.
     """
-    name, (label, site, group) = listing.path.name, roles
-    notes: list[Note] = [*listing.notes, ("labels", f"{name} lists the files, by '{listing.key}'")]
-    if not (label or aim or label_column_in(listing.sheet.columns)):
+    label, site, group = roles
+    named = {label, site, *label_names(aim.name if aim else ""), *inputs} - {""}
+    listing = find_listing(tree, files, named)
+    if not listing:
+        return None
+    path, sheet, key, file_of = listing.path, listing.sheet, listing.key, listing.file_of
+    if not (label or aim or label_column_in(sheet.columns)):
         fault = "lists files, and no column is called label, class, category or target"
-        names = abbreviate(list(listing.sheet.columns), 12)
-        raise DataError("E404", f"{listing.path} {fault}; it has: {names}. Name it: label=COLUMN.")
-    sheet, files = _drop_validation(listing, label, notes)
+        columns = abbreviate([c for c in sheet.columns if c != key], 12)
+        raise DataError("E404", f"{path} {fault}; it has: {columns}. Name it: label=COLUMN.")
+    notes = list[Note]()
+    split, parts = part_column(sheet.columns, {label}, sheet.name)
+    parts = {row: file.part if parts is None else str(parts[row]) for row, file in file_of.items()}
+    rows = listing.by_path(row for row in file_of if parts[row] != "val")
+    for number, what in (
+        (len(sheet.places) - len(file_of), "row{} in {} without a file"),
+        (len(files) - len({file.path for file in file_of.values()}), "file{} that {} does not list"),
+        (len(file_of) - len(rows), "file{} for validation in {}"),
+    ):
+        if number:
+            notes.append(("left out", f"{number:,} {what.format('' if number == 1 else 's', path.name)}"))
+    notes.append(("labels", f"{path.name} lists the files, by '{key}'"))
+    sheet = replace(listing.rows(rows, split), test=np.array([parts[row] == "test" for row in rows]))
     labels, y = read_label_columns(sheet, label, None, aim, notes)
     remaining = [column for column in sheet.columns if column not in labels]
     site = site_column_of(sheet, remaining, site, group)
-    sites = check_sites(sheet, site).astype(str) if site else None
-    further = [column_named(remaining, name, sheet.name) for name in inputs]
-    input_values, used = encode_inputs(sheet, further, notes)
-    first: dict[Path, int] = {}
-    for row, file in enumerate(files):
-        if (before := first.setdefault(file.path, row)) != row:
-            both = f"{sheet.where(before)} and {sheet.where(row)}"
-            raise DataError("E404", f"{listing.path} lists {file.path.name} {both}; keep one of them.")
-    classes = ()
+    x, used = encode_inputs(sheet, [column_named(remaining, name, sheet.name) for name in inputs], notes)
+    form = {"beside": [[column, kinds] for column, kinds in used.items()]} if used else {}
+    # clients can be formed by columns that have no missing values and do not number the files
+    facts = {
+        column: sheet.columns[column]
+        for column in remaining
+        if column == group
+        or not (cells.missing(sheet.columns[column]).any() or is_row_number(column, sheet.columns[column]))
+    }
+    facts |= {"site": check_sites(sheet, site).astype(str)} if site else {}
+    classes = None
     if y.dtype.kind in "OUS":
         classes = sort_classes(set(map(str, y.tolist())))
-        number = {word: i for i, word in enumerate(classes)}
-        y = np.array([number[str(word)] for word in y.tolist()], dtype=np.int64)
-    # clients can be formed by columns that have no missing values and do not number the files
-    of_clients = {
-        column: values
-        for column, values in sheet.columns.items()
-        if column in remaining
-        and column != "site"
-        and (column == group or not (cells.missing(values).any() or is_row_number(column, values)))
-    }
-    return LabelledFiles(
-        tuple(files),
-        classes,
-        y,
-        None if sites is None else tuple(sites.tolist()),
-        tuple(notes),
-        facts=of_clients,
-        target=aim,
-        beside=input_values,
-        used=used,
-    )
+        y = np.array([classes.index(str(word)) for word in y.tolist()], dtype=np.int64)
+    chosen = [File(file_of[row].path, parts[row], file_of[row].folders) for row in rows]
+    raw = RawSamples(
+        x, y, classes=classes, columns=facts, notes=tuple(notes), target=aim, form=form
+    )  # fmt: skip
+    return chosen, raw
 
 
-def _drop_validation(listing: Listing, label: str, notes: list[Note]) -> tuple[Sheet, list[File]]:
-    """(the rows for training or the test, their files), with the part of each that the table or a folder
-    names."""
-    sheet, files = listing.sheet, listing.files
-    split, parts = part_column(sheet.columns, {label}, sheet.name)
-    parts = np.array([f.part for f in files]) if parts is None else parts
-    rows = [row for row, part in enumerate(parts.tolist()) if part != "val"]
-    if n := len(files) - len(rows):
-        notes.append(("left out", f"{quantity(n, 'file')} for validation in {listing.path.name}"))
-    columns = {name: values[rows] for name, values in sheet.columns.items() if name != split}
-    places = [sheet.places[row] for row in rows]
-    remaining = replace(sheet, columns=columns, places=places, test=parts[rows] == "test")
-    return remaining, [File(files[row].path, str(parts[row]), files[row].folders) for row in rows]
+def _files_of_rows(path: Path, sheet: Sheet, key: str, names: FileNames) -> dict[int, File]:
+    """The file of each row of a listing that has one. Raises DataError (E404) for a name that may be that of
+    several files, and for a file in two rows."""
+    file_of: dict[int, File] = {}
+    first: dict[Path, int] = {}
+    for row, text in enumerate(sheet.columns[key].tolist()):
+        matches = names.matches(text, path.parent)
+        if len(matches) > 1:
+            fault = f"{excerpt(text, 60)} {sheet.where(row)} of {path} may be {matches[0].path} or"
+            remedy = f"write the path of each file, from {path.parent} on"
+            raise DataError("E404", f"{fault} {matches[1].path}; {remedy}.")
+        for file in matches:
+            file_of[row] = file
+            if (before := first.setdefault(file.path, row)) != row:
+                both = f"{sheet.where(before)} and {sheet.where(row)}"
+                raise DataError("E404", f"{path} lists {file.path.name} {both}; keep one of them.")
+    return file_of

@@ -9,20 +9,20 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
 from unskew.data.files.archives import Archive
+from unskew.data.files.tree import is_npy_folder
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.conversion import AxisOrder, map_npy
 from unskew.data.samples.dataset import Constants, Dataset, Target
 from unskew.data.samples.packing import archive_inputs
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
-from unskew.data.storage.npy_rows import mapped_rows, write_rows
-from unskew.data.storage.sample_rows import Rows, is_streamed
+from unskew.data.storage.sample_rows import Rows, is_streamed, mapped_rows, write_rows
 from unskew.errors import DataError, UsageError
 from unskew.formats.input_layout import Layout
 from unskew.system import disk, python_files
@@ -35,6 +35,7 @@ LayoutSetting: TypeAlias = Annotated[
     AxisOrder, "the order of a sample's axes: 'channels last' for images, 'time first' for series"
 ]
 _SAMPLE_ARRAYS = ("x", "y", "x_test", "y_test")
+_FACTS = [f.name for f in fields(Dataset) if f.name not in (*_SAMPLE_ARRAYS, "columns", "test_columns")]
 
 
 def save_dataset(dataset: Dataset, path: Path) -> None:
@@ -49,24 +50,17 @@ def save_dataset(dataset: Dataset, path: Path) -> None:
             f"{size:,} bytes of samples are too many to be handed to other processes; save them, and give the"
             " path.",
         )
-    facts = {
-        "name": dataset.name,
-        "classes": dataset.classes,
-        "labels": dataset.labels,
-        "mean": dataset.mean,
-        "std": dataset.std,
-        "applied": dataset.applied,
-        "source": dataset.source,
-        "intake": asdict(dataset.intake) if dataset.intake else None,
-        "target": asdict(dataset.target) if dataset.target else None,
-        "layout": dataset.layout.as_json() if dataset.layout else None,
-        "group": dataset.group_column,
-    }
+    facts: dict[str, Any] = {name: getattr(dataset, name) for name in _FACTS}
+    for name in ("intake", "target"):
+        facts[name] = asdict(facts[name]) if facts[name] else None
+    facts["layout"] = dataset.layout.as_json() if dataset.layout else None
     path.parent.mkdir(parents=True, exist_ok=True)
-    arrays = {name: part for name in _SAMPLE_ARRAYS if not isinstance(part := getattr(dataset, name), Rows)}
-    read = {name: part for name in _SAMPLE_ARRAYS if isinstance(part := getattr(dataset, name), Rows)}
-    for name, part in read.items():
-        write_rows(part, _rows_path(path, name))
+    arrays = dict[str, np.ndarray]()
+    for name in _SAMPLE_ARRAYS:
+        if isinstance(part := getattr(dataset, name), Rows):
+            write_rows(part, _rows_path(path, name))
+        else:
+            arrays[name] = part
     arrays |= {f"column {name}": values for name, values in dataset.columns.items()}
     arrays |= {f"test column {name}": values for name, values in dataset.test_columns.items()}
     buffer = io.BytesIO()
@@ -85,30 +79,22 @@ def load_dataset(archive: Archive) -> Dataset:
     def columns(prefix: str) -> dict[str, np.ndarray]:
         return {n.removeprefix(prefix): archive[n] for n in archive if n.startswith(prefix)}
 
-    def constants(values: list[float] | None) -> tuple[float, ...] | None:
-        return None if values is None else tuple(values)
-
-    intake, applied = facts["intake"], facts["applied"]
-    if intake:
-        intake["notes"] = tuple((topic, text) for topic, text in intake["notes"])
+    facts = {name: facts[name] for name in _FACTS}
+    for name in ("classes", "mean", "std"):
+        facts[name] = None if facts[name] is None else tuple(facts[name])
+    facts["labels"] = {name: tuple(words) for name, words in facts["labels"].items()}
+    facts["applied"] = tuple(map(tuple, facts["applied"])) if facts["applied"] else None
+    facts["intake"] = Intake(**facts["intake"]) if facts["intake"] else None
+    facts["target"] = Target(**facts["target"]) if facts["target"] else None
+    facts["layout"] = Layout.from_json(facts["layout"], x.shape[1]) if facts["layout"] else None
     dataset = Dataset(
-        facts["name"],
-        x,
-        y,
-        x_test,
-        y_test,
-        tuple(facts["classes"]),
+        x=x,
+        y=y,
+        x_test=x_test,
+        y_test=y_test,
         columns=columns("column "),
         test_columns=columns("test column "),
-        labels={n: tuple(v) for n, v in facts["labels"].items()},
-        mean=constants(facts["mean"]),
-        std=constants(facts["std"]),
-        source=facts["source"],
-        applied=(tuple(applied[0]), tuple(applied[1])) if applied else None,
-        intake=Intake(**intake) if intake else None,
-        target=Target(**facts["target"]) if facts["target"] else None,
-        layout=Layout.from_json(facts["layout"], x.shape[1]) if facts["layout"] else None,
-        group_column=str(facts["group"]),
+        **facts,
     )
     if dataset.group_column and dataset.group_column not in dataset.columns:
         raise ValueError("groups in no column")
@@ -133,6 +119,12 @@ def _rows_path(path: Path, name: str) -> Path:
 
 
 GROUP_ARRAYS = ("group", "groups")
+MEDMNIST = {
+    f"{part}_{array}": f"{name}_{part}"
+    for array, name in (("images", "x"), ("labels", "y"))
+    for part in ("train", "test")
+}
+"""The names of arrays in MedMNIST's files, whose channels come last, and the usual ones."""
 ARRAY_NAMES = ("x", "y", "x_train", "y_train", "x_test", "y_test")
 
 
@@ -147,8 +139,8 @@ def npz(
     weight: str = "",
 ) -> Dataset:
     """A set from an archive with x and y, or x_train and y_train, and perhaps x_test and y_test; y are labels
-    or masks. path: the archive; or a folder with an .npy file for each array, which is memory-mapped, or the
-    file of the samples in it.
+    or masks. path: the archive, also one of MedMNIST; or a folder with an .npy file for each array, which is
+    memory-mapped, or the file of the samples in it.
 
     Samples with several inputs are x.NAME for each. Further arrays of their length are columns: NAME, or
     NAME_train and NAME_test. `classes` names the classes. target: the name of y if it is a number to predict,
@@ -168,10 +160,13 @@ def npz(
         if "classes" in files:
             files["classes"] = np.asarray(files["classes"])
         return _dataset_of(files, root, root.resolve().name, aim, group, layout, weight)
-    archive = Archive(path)
-    if FACTS_ARRAY in archive:
+    archive: Mapping[str, np.ndarray] = Archive(path)
+    if MEDMNIST.keys() <= archive.keys():
+        archive = {MEDMNIST.get(array, array): archive[array] for array in archive}
+        layout = "channels last" if layout == "auto" else layout
+    elif FACTS_ARRAY in archive:
         try:
-            return load_dataset(archive)
+            return load_dataset(Archive(path))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             text = (
                 f"{path} says that unskew wrote it, and what it holds is damaged"
@@ -179,11 +174,6 @@ def npz(
             )
             raise DataError("E401", f"{text}; write it again.") from error
     return _dataset_of(archive, path, path.stem, aim, group, layout, weight)
-
-
-def is_npy_folder(path: Path) -> bool:
-    """Whether a folder holds samples as .npy files."""
-    return (path / "x.npy").is_file() or (path / "x_train.npy").is_file()
 
 
 def _dataset_of(

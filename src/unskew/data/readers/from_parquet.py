@@ -1,4 +1,4 @@
-"""A data set from Parquet files, or from a folder that Hugging Face Datasets has saved.
+"""A data set from Parquet files.
 
 The columns of a table are features; or one column of lists or files holds the samples, and others the labels
 and facts. A column of files, {bytes, path}, is how the hub stores images and sounds. Samples are decoded in
@@ -9,7 +9,7 @@ Letters: N samples, n rows that are decoded at once.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -22,14 +22,19 @@ from unskew.data.files.parquet import (
     RowNames,
     ShardTable,
     files_of,
-    is_saved_set,
     lists_of,
-    read_saved_table,
     read_table,
     values_of,
 )
 from unskew.data.files.sheets import Sheet
-from unskew.data.kinds.column_roles import column_named, label_column_in, site_column_of
+from unskew.data.kinds.column_roles import (
+    INDEPENDENT,
+    column_named,
+    group_setting,
+    is_id_name,
+    label_column_in,
+    site_column_of,
+)
 from unskew.data.kinds.features import (
     Kinds,
     MissingSetting,
@@ -37,27 +42,16 @@ from unskew.data.kinds.features import (
     encode_as,
     is_row_number,
 )
-from unskew.data.kinds.groups import INDEPENDENT, group_setting
 from unskew.data.kinds.images import (
     BitsSetting,
     FitSetting,
     ImageSettings,
     SizeSetting,
-    decode_image,
-    depth_warnings,
     read_each,
-    size_notes,
 )
 from unskew.data.kinds.labels import label_names
-from unskew.data.kinds.sounds import (
-    RIFF,
-    SoundFormat,
-    format_for,
-    read_sound,
-    sound_notes,
-    spectrogram_shape,
-    waveform,
-)
+from unskew.data.kinds.media_files import Conversion, Decode, decode_files
+from unskew.data.kinds.sounds import RIFF, format_of, length_of
 from unskew.data.readers.from_items import INPUT_KEYS
 from unskew.data.readers.from_tables import (
     ColumnChoice,
@@ -65,6 +59,7 @@ from unskew.data.readers.from_tables import (
     apply_split,
     check_sites,
     group_column,
+    group_question,
     names_in,
     read_label_columns,
     sheet_set,
@@ -74,7 +69,7 @@ from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import DEPTHS, AxisOrder, channels_first, check_axes
 from unskew.data.samples.dataset import Constants, Dataset, Target
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
-from unskew.data.storage.scratch import SampleSink, fits_memory, float32_bytes
+from unskew.data.storage.sample_rows import SampleSink, fits_memory, float32_bytes
 from unskew.errors import DataError, excerpt
 
 TABLE_KINDS = ("number", "text", "value")
@@ -105,11 +100,9 @@ def parquet(
     drop: str | Sequence[str] = "",
     missing: MissingSetting = "refuse",
     weight: str = "",
-    split: Annotated[str, "of a saved set: the split to train on, if it is not the one called train"] = "",
 ) -> Dataset:
-    """The set in Parquet files, or in a folder that Hugging Face Datasets has saved. path: a file, a folder
-    with any number of them, or a pattern such as shards/part-*.parquet; or the folder of a saved Dataset or
-    DatasetDict.
+    """The set in Parquet files. path: a file, a folder with any number of them, or a pattern such as
+    shards/part-*.parquet.
 
     A column of lists of numbers, or of files {bytes, path} as the hub keeps images and sounds, holds the
     samples, and the other columns facts about them. Without such a column, or if x names others, columns are
@@ -118,15 +111,12 @@ def parquet(
     Files or folders called train and test hold the training and test rows. Samples that would take more than
     a quarter of the memory are read during training.
     Raises DataError: E401 for files that cannot be read, or without pyarrow, E402 if there are none, E403 for
-    columns and for shapes that differ, and for a DatasetDict without a split called train, E404 for labels,
-    E405 for missing values, E142 for anything that does not fit into memory.
+    columns and for shapes that differ, E404 for labels, E405 for missing values, E142 for anything that does
+    not fit into memory.
     """
     aim, images = target_of(target, label, center, scale), ImageSettings(size, fit, bits)
     path, choice = Path(path), ColumnChoice(names_in(x), names_in(drop), missing, weight)
-    if split and not is_saved_set(path):
-        raise DataError("E403", f"{path} is no set that Datasets saved; leave split out.")
-    table = read_saved_table(path, split) if is_saved_set(path) else read_table(path)
-    return dataset_of_table(table, (label, site, group), layout, images, aim, choice)
+    return dataset_of_table(read_table(path), (label, site, group), layout, images, aim, choice)
 
 
 def dataset_of_table(
@@ -216,7 +206,8 @@ def _read_facts(
     if classes and len(y) and int(y.max()) >= len(classes):
         classes = None
     remaining = [c for c in sheet.columns if c not in labels]
-    group = group_column(sheet, remaining, group_setting(group, site), notes)
+    asks = not group_setting(group, site)
+    group = group_column(sheet, remaining, group_setting(group, site))
     site = site_column_of(sheet, remaining, site, group)
     known = (*labels, column)
     left_out = [n for n, c in table.columns.items() if n not in known and c.kind not in TABLE_KINDS]
@@ -228,6 +219,8 @@ def _read_facts(
             facts[name] = values
         else:
             left_out.append(name)
+    if asks:
+        notes += group_question(sheet, [c for c in remaining if is_id_name(c) or (c in facts and c != site)])
     if left_out:
         notes.append(("left out", f"columns {abbreviate([excerpt(c, 40) for c in left_out], 5)}"))
     if site:
@@ -353,14 +346,9 @@ FILES_AT_ONCE = 32
 """Maximal number of files that are in memory at once."""
 SOUND_MARKS = (*RIFF, b"OggS", b"fLaC", b"ID3", b"\xff\xfb", b"\xff\xf3", b"FORM")
 """The first bytes of sound files."""
-FileSettings = Mapping[str, Any]
-"""The conversion of files, as JSON: `kind`, "images" or "sounds", and the fields of `ImageSettings` or
-`SoundFormat`."""
 
 
-def read_column_files(
-    table: ShardTable, column: str, decode: Callable[[io.BytesIO, str], Any], rows: int | None = None
-) -> list[Any]:
+def read_column_files(table: ShardTable, column: str, decode: Decode, rows: int | None = None) -> list[Any]:
     """The results of `decode` for the files of a column, of the first `rows` rows.
 
     Raises DataError (E401), with all files that cannot be read and rows without a file.
@@ -388,51 +376,23 @@ def read_column_files(
         raise (damage or [error])[0] from None
 
 
-def file_settings(table: ShardTable, column: str, images: ImageSettings) -> FileSettings:
+def file_settings(table: ShardTable, column: str, images: ImageSettings) -> Conversion:
     """The conversion of the files of a column: of images as `images` says, of sounds the format that fits the
     training rows. Raises DataError (E401) for sounds that cannot be read."""
     first = next((files_of(array)[0] for _, array in table.parts(column, 1)), None)
     if first is None or not first.startswith(SOUND_MARKS):
         return {"kind": "images", **asdict(images)}
-
-    def look(file: io.BytesIO, place: str) -> tuple[int, int]:
-        wave, rate = waveform(file, place)
-        return len(wave), rate
-
-    format = format_for(read_column_files(table, column, look, table.train_rows))
-    return {"kind": "sounds", **asdict(format)}
+    lengths = read_column_files(table, column, length_of, table.train_rows)
+    return {"kind": "sounds", **asdict(format_of(lengths))}
 
 
 def read_file_column(
-    table: ShardTable, column: str, into: FileSettings, notes: list[Note], in_memory: bool | None = None
+    table: ShardTable, column: str, into: Conversion, notes: list[Note], in_memory: bool | None = None
 ) -> np.ndarray:
     """The samples of a column of files, in memory or as rows; adds to the notes.
 
     in_memory: whether to keep them in memory; None decides by their size. Raises DataError (E401), with all
     files that cannot be read.
     """
-    settings = {name: value for name, value in into.items() if name != "kind"}
-    images = into["kind"] == "images"
-    shape = (
-        (3, settings["size"], settings["size"])
-        if images
-        else (1, *spectrogram_shape(SoundFormat(**settings)))
-    )
-    sink, rows = SampleSink(table.name, (len(table), *shape), in_memory), iter(range(len(table)))
-
-    def decode_row(file: io.BytesIO, place: str) -> Any:
-        if images:
-            sample, info = decode_image(file, place, **settings)
-        else:
-            pixels, info = read_sound(file, SoundFormat(**settings), place)
-            sample = pixels[None]
-        sink.put(next(rows), sample[None])
-        return info
-
-    infos = read_column_files(table, column, decode_row)
-    if images:
-        notes += size_notes(infos, **settings)
-        notes += depth_warnings(infos, None, settings["bits"])
-    else:
-        notes += sound_notes(infos, SoundFormat(**settings))
-    return sink.samples(notes)
+    each = partial(read_column_files, table, column)
+    return decode_files(table.name, len(table), each, into, notes, in_memory=in_memory)[0]

@@ -8,7 +8,6 @@ Letters: N rows.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,10 +17,22 @@ import numpy as np
 
 from unskew.data.files import cells
 from unskew.data.files.cells import DecimalSetting, NumberFormat, ThousandsSetting
-from unskew.data.files.sheets import ColumnSubset, Sheet, join_sheets, read_sheet
-from unskew.data.files.tree import IMAGE_ENDINGS, PART_NAMES, SOUND_ENDINGS, VOLUME_ENDINGS, file_ending
+from unskew.data.files.sheets import (
+    CSV_ENDINGS,
+    ColumnSubset,
+    Sheet,
+    join_sheets,
+    read_sheet,
+    table_ending,
+    table_files,
+)
+from unskew.data.files.tree import PART_NAMES
 from unskew.data.kinds.column_roles import (
+    INDEPENDENT,
     column_named,
+    column_question,
+    group_setting,
+    is_id_name,
     label_column,
     multilabel_columns,
     names_columns,
@@ -32,7 +43,6 @@ from unskew.data.kinds.column_roles import (
     target_numbers,
 )
 from unskew.data.kinds.features import Kinds, MissingSetting, encode_as, fill, fill_as, find_kinds
-from unskew.data.kinds.groups import INDEPENDENT, column_question, group_setting, is_id_name
 from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import SAMPLE_WEIGHT, Constants, Dataset, Target
@@ -41,8 +51,6 @@ from unskew.errors import DataError, excerpt
 
 SITE_COLUMN = "site"
 """The column of the names of files of sites."""
-CSV_ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
-"""The endings of tables in text files."""
 
 
 def csv_set(
@@ -103,25 +111,6 @@ def _read_sites(path: Path, numbers: NumberFormat | None, site: str, notes: list
     return _join_sites(dict(zip(names, (read_sheet(file, numbers) for file in files))), site, notes)
 
 
-def table_files(path: Path) -> list[Path]:
-    """The CSV files of a folder, or those that a pattern matches, without hidden ones; sorted by name."""
-    files = path.iterdir() if path.is_dir() else path.parent.glob(path.name)
-    return sorted(
-        file
-        for file in files
-        if table_ending(file) in CSV_ENDINGS and not file.name.startswith(".") and file.is_file()
-    )
-
-
-def holds_tables(path: Path) -> bool:
-    """Whether a folder has CSV files, and neither images, sounds nor volumes that one might list, or a
-    pattern matches some."""
-    others = IMAGE_ENDINGS | SOUND_ENDINGS | VOLUME_ENDINGS
-    return bool(table_files(path)) and not any(
-        file_ending(Path(name)) in others for _, _, names in os.walk(path) for name in names
-    )
-
-
 def _join_sites(sheets: Mapping[str, Sheet], site: str, notes: list[Note]) -> Sheet:
     """The rows of all sites with the columns that all have, and the column of sites; adds to the notes."""
     first = next(iter(sheets.values()))
@@ -173,12 +162,6 @@ def _part_of(file: Path) -> str:
     """The part of the data that a table's name states, "" for other files."""
     is_table = table_ending(file) in CSV_ENDINGS
     return PART_NAMES.get(file.name.lower().partition(".")[0], "") if is_table else ""
-
-
-def table_ending(path: Path) -> str:
-    """A table's ending in small letters, with that of its compression: `.csv`, `.csv.gz`."""
-    endings = path.suffixes[-2:] if path.suffix.lower() == ".gz" else [path.suffix]
-    return "".join(endings).lower()
 
 
 def read_table(
@@ -305,7 +288,8 @@ def sheet_raw(
     sheet = apply_split(sheet, label, notes)
     labels, y = read_label_columns(sheet, label, classes, target, notes)
     remaining = [column for column in sheet.columns if column not in labels]
-    group = group_column(sheet, remaining, group_setting(group, site), notes)
+    asks = not group_setting(group, site)
+    group = group_column(sheet, remaining, group_setting(group, site))
     site = site_column_of(sheet, remaining, site, group)
     places = {site: check_sites(sheet, site)} if site else {}
     if group:
@@ -320,6 +304,8 @@ def sheet_raw(
             filled = fill(sheet, columns, choice.missing, places.get(site), notes)
             columns = filled.columns
     used = find_kinds(sheet, columns, notes) if used is None else used
+    if asks:
+        notes += group_question(sheet, _unused_columns(remaining, used, site))
     x = encode(sheet, used, columns)
     if site:
         notes.append(("sites", f"from the column '{site}'"))
@@ -336,19 +322,22 @@ def sheet_raw(
     return raw.divided(sheet.test, sheet.unused)
 
 
-def group_column(sheet: Sheet, columns: Sequence[str], group: str, notes: list[Note]) -> str:
-    """The column of groups among these, "" without one; the notes get the question whether a column is one.
+def group_column(sheet: Sheet, columns: Sequence[str], group: str) -> str:
+    """The column of groups among these, "" without one. group: the column that the user names, `none`, or "".
+    Raises DataError (E403) for a column that does not exist."""
+    return column_named(columns, group, sheet.name) if group and group != INDEPENDENT else ""
 
-    group: the column that the user names, `none`, or "". Raises DataError (E403) for a column that does not
-    exist.
-    """
-    if group and group != INDEPENDENT:
-        return column_named(columns, group, sheet.name)
-    if not group:
-        used = slice(None) if sheet.unused is None else ~sheet.unused
-        test = sheet.test[used] if sheet.test is not None and sheet.test[used].any() else None
-        notes += column_question({c: sheet.columns[c][used] for c in columns if is_id_name(c)}, test)
-    return ""
+
+def _unused_columns(columns: Sequence[str], used: Kinds, site: str) -> list[str]:
+    """The columns that may be ids: by their names, else those that are neither features nor sites."""
+    return [c for c in columns if is_id_name(c) or c not in (*used, site)]
+
+
+def group_question(sheet: Sheet, columns: Iterable[str]) -> list[Note]:
+    """The question whether one of these columns is one of groups."""
+    used = slice(None) if sheet.unused is None else ~sheet.unused
+    test = sheet.test[used] if sheet.test is not None and sheet.test[used].any() else None
+    return column_question({c: sheet.columns[c][used] for c in columns}, test)
 
 
 def apply_split(sheet: Sheet, label: str, notes: list[Note]) -> Sheet:
@@ -392,12 +381,6 @@ def check_sites(sheet: Sheet, site: str) -> np.ndarray:
     return sheet.columns[site]
 
 
-def is_frame(data: Any) -> bool:
-    """Whether this is a table of columns: pandas' and polars' DataFrames, and pyarrow's Tables."""
-    known = any(hasattr(data, n) for n in ("iloc", "to_dicts", "to_pydict"))
-    return known and hasattr(data, "columns") and not isinstance(data, type)
-
-
 def frame_columns(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
     """The columns of a table by name, [N] each. name: name of the table, for messages.
 
@@ -415,6 +398,13 @@ def frame_columns(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
             raise DataError("E403", f"{name}: {fault}; give arrays (x, y), or a column for each.")
         columns[word] = values
     return columns
+
+
+def index_column(frame: Any) -> dict[str, np.ndarray]:
+    """pandas' index as a column, if it has a name and repeats its values, as the patients of visits do."""
+    index = getattr(frame, "index", None)
+    named = isinstance(getattr(index, "name", None), str) and not getattr(index, "is_unique", True)
+    return {cells.word(index.name): np.asarray(index)} if index is not None and named else {}
 
 
 def add_labels(x: Any, y: Any, name: str, label: str) -> dict[str, np.ndarray]:
@@ -455,10 +445,12 @@ def read_frames(
         split = apply_split(joined, label, [])
         labels = read_label_columns(split, label, None, aim, [])[0]
         remaining = [column for column in split.columns if column not in labels]
-        group = group_column(split, remaining, group, notes) or INDEPENDENT
+        asks = not group
+        group = group_column(split, remaining, group) or INDEPENDENT
         remaining = [column for column in remaining if column != group]
         site = site_column_in(dict.fromkeys(remaining))
         used = find_kinds(split, ColumnSubset(split.columns, [c for c in remaining if c != site]), notes)
+        notes += group_question(split, _unused_columns(remaining, used, site)) if asks else []
     roles = (label if aim else label or labels[0], "", group)
     raws = {name: sheet_raw(sheet, roles, None, aim, used=used) for name, sheet in sheets.items()}
     return {name: replace(raw, notes=(*raw.notes, *notes)) for name, raw in raws.items()}

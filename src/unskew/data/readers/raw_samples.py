@@ -13,27 +13,23 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unskew.data.kinds.groups import INDEPENDENT
-from unskew.data.kinds.masks import MaskOrigin, as_masks
-from unskew.data.readers.from_arrays import arrays, with_groups
-from unskew.data.samples.conversion import AxisOrder, array_of, bits_of, sample_array, scale_samples
+from unskew.data.kinds.column_roles import INDEPENDENT
+from unskew.data.readers.from_arrays import arrays
+from unskew.data.samples.conversion import (
+    AxisOrder,
+    array_of,
+    bits_of,
+    channels_first,
+    sample_array,
+    scale_samples,
+)
 from unskew.data.samples.dataset import SAMPLE_WEIGHT, Dataset, Target
-from unskew.data.samples.packing import PackedSamples, are_inputs, layout_difference, pack
+from unskew.data.samples.packing import PackedSamples, are_inputs, pack
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
-from unskew.data.storage.sample_rows import select_samples
-from unskew.data.storage.scratch import concatenate_samples
+from unskew.data.storage.sample_rows import concatenate_samples, select_samples
 from unskew.errors import DataError, excerpt
 
 ClassNames = tuple[str, ...]
-
-
-def class_names_of(items: Any) -> Any:
-    """The class names of a set, or of the set below it, as below a torch.utils.data.Subset; None without."""
-    while items is not None:
-        if (names := getattr(items, "classes", None)) is not None:
-            return names
-        items = getattr(items, "dataset", None)
-    return None
 
 
 CLIENT_COLUMN = "client"
@@ -66,8 +62,9 @@ class RawSamples:
     layout: AxisOrder = "auto"
     gaps: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
-    def dataset(self, name: str) -> Dataset:
-        """The set of these samples; raises the errors of `arrays`."""
+    def dataset(self, name: str, group: Any = None) -> Dataset:
+        """The set of these samples; raises the errors of `arrays`. group: the group of each training sample,
+        or of each training and then each test sample, instead of a column."""
         dataset = arrays(
             self.x,
             self.y,
@@ -80,7 +77,7 @@ class RawSamples:
             notes=self.notes,
             target=self.target,
             layout=self.layout,
-            group=self.group or INDEPENDENT,
+            group=self.group or INDEPENDENT if group is None else group,
         )
         intake = dataset.intake or Intake()
         form, dtype = {**intake.form, **self.form}, self.source_dtype or intake.dtype
@@ -108,15 +105,6 @@ class RawSamples:
             return train
         x_test, y_test, test_columns = part(test & ~unused)
         return replace(train, x_test=x_test, y_test=y_test, test_columns=test_columns)
-
-    def with_groups(self, values: Any) -> RawSamples:
-        """The set with the group of each training sample, or of each training and then each test sample.
-
-        Raises DataError (E403) for another number of groups than samples.
-        """
-        sizes = [len(y) for y in (self.y, self.y_test) if y is not None]
-        groups = with_groups("data", array_of(values), self.columns, self.test_columns, sizes)
-        return replace(self, columns=groups[0], test_columns=groups[1], group=groups[2])
 
     def with_test(self, test: RawSamples) -> RawSamples:
         """The set with the samples of another as its test part, and the facts that both have, such as
@@ -227,73 +215,52 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
     common_test: samples that belong to no client. Raises DataError (E403) for samples of unequal shapes, and
     if only some clients bring a test set.
     """
-    names, tested = list(clients), [("the test set", common_test)] if common_test else []
-    raws = share_numbering([*clients.items(), *tested])
-    sets, common_test = dict(zip(names, raws)), raws[-1] if tested else None
-    brings_test = {name: raw.x_test is not None for name, raw in sets.items()}
-    if common_test is not None and any(brings_test.values()):
+    entries = [*clients.items(), *([("the test set", common_test)] if common_test else [])]
+    form, raws, orders = check_columns(entries), share_numbering(entries), {raw.layout for _, raw in entries}
+    if len(orders) == 1 and orders <= {"channels last", "time first"}:
+        form = {"axes": raws[0].layout}
+    sets = dict(zip(clients, raws))
+    lacking = [name for name, raw in sets.items() if raw.x_test is None]
+    if common_test and len(lacking) < len(sets):
         raise DataError("E403", "a client brings a test set, and there is one for all; give one kind.")
-    if len({*brings_test.values()}) > 1:
-        lacks = next(name for name, brings in brings_test.items() if not brings)
-        raise DataError("E403", f"'{lacks}' brings no test set, and other clients do; give all of them one.")
-    form = check_columns([*sets.items(), *([("the test set", common_test)] if common_test else [])])
-    parts, groups = [_join_part({n: (r.x, r.y) for n, r in sets.items()})], [_join_groups(sets, "columns")]
-    if all(brings_test.values()):
-        parts.append(_join_part({n: (r.x_test, r.y_test) for n, r in sets.items()}))
-        groups.append(_join_groups(sets, "test_columns"))
-    (x, y, owner), *test = parts
-    source_dtype, scaling = _common_type(sets)
-    notes = [*(note for raw in sets.values() for note in raw.notes), *scaling]
-    classes = next((raw.classes for raw in sets.values() if raw.classes), None)
-    if classes and len({len(raw.classes) for raw in sets.values() if raw.classes}) > 1:
+    if 0 < len(lacking) < len(sets):
+        fault = f"'{lacking[0]}' brings no test set, and other clients do"
+        raise DataError("E403", f"{fault}; give all of them one.")
+    notes = [note for raw in sets.values() for note in raw.notes]
+    if len({len(raw.classes) for raw in sets.values() if raw.classes}) > 1:
         remedy = "give every client the same: unskew.data.arrays(..., classes=...)"
         raise DataError("E404", f"clients' masks have different numbers of classes; {remedy}.")
-    if not isinstance(x, PackedSamples) and y.ndim == 3 and x.ndim == 4 and y.dtype.kind in "biuf":
-        origins = [MaskOrigin(np.array(names)[of], lambda _: "given as arrays") for _, _, of in parts]
-        ys, classes = as_masks("clients", [y for _, y, _ in parts], classes, notes, origins)
-        y, test = ys[0], [(x, y, of) for (x, _, of), y in zip(test, ys[1:])]
-    orders: list[AxisOrder] = sorted({raw.layout for raw in raws}, key=["auto", "channels first"].count)
-    if len(orders) > 1 and orders[0] not in ("auto", "channels first"):
-        fault = f"layout='{orders[0]}' orders axes of arrays, and some clients' are read already"
-        raise DataError("E403", f"{fault}.")
+    x, y, columns, source_dtype = _join_part(sets, "", notes)
     joined = RawSamples(
         x,
         y,
-        classes=classes,
-        columns={CLIENT_COLUMN: owner, **groups[0], **_join_weights(sets)},
-        notes=tuple(dict.fromkeys(notes)),
+        classes=next((raw.classes for raw in sets.values() if raw.classes), None),
+        columns={**columns, **_join_weights(sets)},
         target=_common_target(sets),
-        group=next(iter(groups[0]), ""),
+        group=next((raw.group for raw in sets.values() if raw.group), ""),
         form=form,
         source_dtype=source_dtype,
-        layout="auto" if "auto" in orders else orders[0],
+        layout="auto" if all(raw.layout == "auto" for raw in raws) else "channels first",
     )
-    if test:
-        test_columns = {CLIENT_COLUMN: test[0][2], **groups[1]}
-        joined = replace(joined, x_test=test[0][0], y_test=test[0][1], test_columns=test_columns)
-    if common_test is not None:
-        joined = replace(joined, x_test=common_test.x, y_test=common_test.y)
-    dataset = joined.dataset("clients").with_notes(
-        ("sites", f"{len(names)} clients brought sets of their own")
-    )
-    if empty := [str(n) for n, raw in sets.items() if not len(raw.y)]:
-        dataset = dataset.with_notes(("left out", f"{abbreviate(empty)}, without training samples"))
+    if common_test:
+        test = raws[-1]
+        x_test = test.x if are_inputs(test.x, test.y) else _turned(test.x, test.layout, "the test set")
+        joined = replace(joined, x_test=x_test, y_test=test.y)
+    elif not lacking:
+        x_test, y_test, test_columns, _ = _join_part(sets, "_test", [])
+        joined = replace(joined, x_test=x_test, y_test=y_test, test_columns=test_columns)
+    notes.append(("sites", f"{len(sets)} clients brought sets of their own"))
+    if empty := [name for name, raw in sets.items() if not len(raw.y)]:
+        notes.append(("left out", f"{abbreviate(empty)}, without training samples"))
+    dataset = replace(joined, notes=tuple(dict.fromkeys(notes))).dataset("clients")
     assert dataset.intake
-    labels = {**dataset.labels, CLIENT_COLUMN: tuple(names)}
+    labels = {**dataset.labels, CLIENT_COLUMN: tuple(sets)}
     return replace(dataset, labels=labels, intake=replace(dataset.intake, divided=CLIENT_COLUMN))
 
 
-def _join_groups(
-    sets: Mapping[str, RawSamples], part: Literal["columns", "test_columns"]
-) -> dict[str, np.ndarray]:
-    """The column of groups of all clients, [N], {} without one."""
-    column = next((raw.group for raw in sets.values() if raw.group), "")
-    values = list[str]()
-    for name, raw in sets.items():
-        y = raw.y if part == "columns" else raw.y_test
-        own = getattr(raw, part).get(raw.group, [f"{part} {i}" for i in range(len(y))])
-        values += [f"{name}/{value}" for value in own]
-    return {column: np.array(values)} if column else {}
+def _turned(x: Any, layout: AxisOrder, name: str) -> np.ndarray:
+    """Samples as an array with its channels first."""
+    return channels_first(sample_array(x, name), layout, name)
 
 
 def _join_weights(sets: Mapping[str, RawSamples]) -> dict[str, np.ndarray]:
@@ -321,65 +288,59 @@ def _common_target(sets: Mapping[str, RawSamples]) -> Target | None:
 
 
 def _join_part(
-    by_client: Mapping[str, tuple[Any, Any]],
-) -> tuple[np.ndarray | PackedSamples, np.ndarray, np.ndarray]:
-    """(samples, labels, number of the client) of all clients."""
-    several = {name: are_inputs(x, y) for name, (x, y) in by_client.items()}
-    if any(several.values()) and not all(several.values()):
-        single = next(name for name, flag in several.items() if not flag)
-        raise DataError("E403", f"'{single}' has samples with one input, other clients with several.")
-    packed = {n: pack(x, f"client '{n}'") for n, (x, _) in by_client.items() if several[n]}
-    for name, part in packed.items():
-        first = next(iter(packed))
-        if part.layout != packed[first].layout:
-            text = layout_difference(packed[first].layout, part.layout)
-            raise DataError("E403", f"samples of '{first}' and '{name}' have other inputs: {text}.")
-    x = [
-        packed[n].x if n in packed else scale_samples(sample_array(x, f"client '{n}'"), n)
-        for n, (x, _) in by_client.items()
-    ]
-    y = [array_of(labels) for _, labels in by_client.values()]
-    first = next(iter(by_client))
-    for name, samples_, labels in zip(by_client, x, y):
-        if not labels.ndim:
-            raise DataError(
-                "E404", f"the labels of '{name}' are {excerpt(labels.item())}; give one a sample."
-            )
-        if samples_.shape[1:] != x[0].shape[1:]:
-            shapes = f"{list(x[0].shape[1:])}, those of '{name}' {list(samples_.shape[1:])}"
+    sets: Mapping[str, RawSamples], suffix: Literal["", "_test"], notes: list[Note]
+) -> tuple[Any, np.ndarray, dict[str, np.ndarray], str]:
+    """(samples, labels, columns of clients and of groups, the original type of the samples, "" for several
+    inputs) of the training or the test parts of all clients; adds notes on scaling."""
+    parts = {name: (getattr(raw, f"x{suffix}"), getattr(raw, f"y{suffix}")) for name, raw in sets.items()}
+    single = [name for name, part in parts.items() if not are_inputs(*part)]
+    if 0 < len(single) < len(parts):
+        raise DataError("E403", f"'{single[0]}' has samples with one input, other clients with several.")
+    xs, ys, types, packs = list[np.ndarray](), list[np.ndarray](), dict[str, None](), list[PackedSamples]()
+    first = next(iter(parts))
+    for name, (x, labels) in parts.items():
+        if single:
+            array = _turned(x, sets[name].layout, f"client '{name}'")
+            types[sets[name].source_dtype or str(array.dtype.newbyteorder("="))] = None
+            if bits := bits_of(array):
+                notes.append(("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}"))
+            xs.append(scale_samples(array, name))
+        else:
+            packs.append(pack(x, f"client '{name}'"))
+            xs.append(packs[-1].x)
+            if packs[-1].layout != packs[0].layout:
+                text = f"{packs[0].layout} and {packs[-1].layout}"
+                raise DataError("E403", f"samples of '{first}' and '{name}' have other inputs: {text}.")
+        y = array_of(labels)
+        ys.append(y)
+        if not y.ndim:
+            raise DataError("E404", f"the labels of '{name}' are {excerpt(y.item())}; give one a sample.")
+        if xs[-1].shape[1:] != xs[0].shape[1:]:
+            shapes = f"{list(xs[0].shape[1:])}, those of '{name}' {list(xs[-1].shape[1:])}"
             raise DataError("E403", f"samples of '{first}' are {shapes}; all clients need one shape.")
-        if len(samples_) != len(labels):
-            fault = f"{len(samples_)} samples but {len(labels)} labels"
+        if len(xs[-1]) != len(y):
+            fault = f"{len(xs[-1])} samples but {len(y)} labels"
             raise DataError("E403", f"'{name}': {fault}; give one label per sample.")
-        if labels.shape[1:] != y[0].shape[1:]:
-            forms = f"{list(y[0].shape)} at '{first}' and {list(labels.shape)} at '{name}'"
+        if y.shape[1:] != ys[0].shape[1:]:
+            forms = f"{list(ys[0].shape)} at '{first}' and {list(y.shape)} at '{name}'"
             raise DataError("E404", f"labels are {forms}; give all clients one form.")
-    if any(one.dtype.kind in "OUS" for one in y):
-        y = [one.astype(str) for one in y]
-    joined: Any = concatenate_samples(x)
-    if packed:
-        joined = PackedSamples(joined, packed[first].layout, packed[first].notes)
-    return joined, np.concatenate(y), np.repeat(np.arange(len(x)), [len(one) for one in x])
-
-
-def _common_type(sets: Mapping[str, RawSamples]) -> tuple[str, list[Note]]:
-    """(the original type of the samples, float32 if clients differ; notes on their scaling)."""
-    types, notes = dict[str, None](), list[Note]()
-    for name, raw in sets.items():
-        if are_inputs(raw.x, raw.y):
-            return "", []
-        array = sample_array(raw.x, f"client '{name}'")
-        types[raw.source_dtype or str(array.dtype.newbyteorder("="))] = None
-        if bits := bits_of(array):
-            notes.append(("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}"))
+    if any(one.dtype.kind in "OUS" for one in ys):
+        ys = [one.astype(str) for one in ys]
     if len(types) > 1:
         notes.append(("note", f"samples of clients are of different types: {abbreviate(list(types))}"))
-    return ("float32" if len(types) > 1 else next(iter(types))), notes
+    joined: Any = concatenate_samples(xs)
+    columns = {CLIENT_COLUMN: np.repeat(np.arange(len(xs)), list(map(len, xs))), **_join_groups(sets, suffix)}
+    if packs:
+        return PackedSamples(joined, packs[0].layout, packs[0].notes), np.concatenate(ys), columns, ""
+    return joined, np.concatenate(ys), columns, "float32" if len(types) > 1 else next(iter(types))
 
 
-def split_parts(values: Sequence[Any], name: str) -> RawSamples:
-    """The set (x, y) or (x, y, x_test, y_test). Raises DataError (E403) for another number of parts."""
-    if len(values) not in (2, 4):
-        remedy = "give (x, y) or (x, y, x_test, y_test)"
-        raise DataError("E403", f"{name}: {len(values)} arrays were given; {remedy}.")
-    return RawSamples(*values)
+def _join_groups(sets: Mapping[str, RawSamples], suffix: Literal["", "_test"]) -> dict[str, np.ndarray]:
+    """The column of groups of all clients, [N], {} without one."""
+    column = next((raw.group for raw in sets.values() if raw.group), "")
+    values = list[str]()
+    for name, raw in sets.items() if column else ():
+        facts = raw.test_columns if suffix else raw.columns
+        own = facts.get(raw.group, [f"{suffix} {i}" for i in range(len(getattr(raw, f"y{suffix}")))])
+        values += [f"{name}/{value}" for value in own]
+    return {column: np.array(values)} if column else {}

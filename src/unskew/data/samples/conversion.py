@@ -12,14 +12,14 @@ Letters: N samples.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from unskew.data.storage.npy_rows import mapped_rows
-from unskew.data.storage.sample_rows import is_streamed
-from unskew.data.storage.scratch import fits_memory
+from unskew.data.storage.sample_rows import fits_memory, is_streamed, mapped_rows
 from unskew.errors import DataError, excerpt
 
 LARGE = 1 << 30
@@ -52,17 +52,8 @@ def array_of(values: Any) -> np.ndarray:
         return values
     if isinstance(values, list | tuple) and values and all(hasattr(v, "detach") for v in values):
         values = [array_of(v) for v in values]
-    plain = isinstance(values, list | tuple | range) or any(
-        hasattr(values, n) for n in ("__array__", "__array_interface__")
-    )
-    if (
-        not plain
-        and hasattr(values, "__getitem__")
-        and hasattr(values, "__len__")
-        and not isinstance(values, str | dict)
-    ):
-        how = "give x.toarray()" if hasattr(values, "toarray") else "give it as a whole: run(data=...)"
-        raise DataError("E403", f"a {type(values).__name__} is no array; {how}.")
+    if hasattr(values, "toarray"):
+        raise DataError("E403", f"a {type(values).__name__} is no array; give x.toarray().")
     try:
         array = np.asarray(values)
     except ValueError:
@@ -124,10 +115,11 @@ def scale_samples(x: np.ndarray, name: str) -> np.ndarray:
 def rows_of_mapping(x: np.ndarray, full: int | None, name: str) -> np.ndarray:
     """The rows of a large mapped file, divided by `full` if it is given. Raises DataError (E403) for a
     mapping in another order than the file's, or that was changed in memory."""
-    if (rows := mapped_rows(x, full)) is not None:
-        return rows
-    text = f"{name}: {x.nbytes:,} bytes are mapped in Fortran order, in steps, or with changes (mode 'c')"
-    raise DataError("E403", f"{text}; save the array in C order, and map it with mode 'r'.")
+    rows = mapped_rows(x, full)
+    if rows is None:
+        text = f"{name}: {x.nbytes:,} bytes are mapped in Fortran order, in steps, or with changes (mode 'c')"
+        raise DataError("E403", f"{text}; save the array in C order, and map it with mode 'r'.")
+    return rows
 
 
 def is_large(x: np.ndarray) -> bool:
@@ -160,21 +152,36 @@ def unit_interval(x: np.ndarray) -> np.ndarray:
     return np.divide(x, np.float32(255), dtype=np.float32, order="C")
 
 
+@contextmanager
+def damage_as_error(name: object, kind: str, remedy: str) -> Iterator[None]:
+    """Turn all that a library raises for a damaged file into a DataError (E401); a missing file is E402.
+
+    name: of the file, for the message. kind: what it should be.
+    """
+    try:
+        yield
+    except (DataError, PermissionError):
+        raise
+    except FileNotFoundError:
+        raise DataError("E402", f"there is no {name}.") from None
+    except Exception as error:  # Pillow, SciPy, pyarrow, nibabel and NumPy raise many kinds
+        reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        if reason.startswith("cannot identify"):  # the rest of Pillow's message repeats the file
+            reason = "it is none of a kind that is known, or cut off"
+        text = f"{name} cannot be read as {kind}: {excerpt(reason, 200)[1:-1]}"
+        raise DataError("E401", f"{text}; {remedy}.") from error
+
+
 def map_npy(path: Path) -> np.ndarray:
     """A .npy file, memory-mapped read-only: pages are read when they are used.
 
     Raises DataError: E402 if there is none, E401 if it is not whole.
     """
-    try:
+    with damage_as_error(path, "a whole .npy file", "copy it again"):
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         if not isinstance(array, np.ndarray):
             raise ValueError("it holds several arrays")
         return array
-    except FileNotFoundError:
-        raise DataError("E402", f"there is no {path}.") from None
-    except Exception as error:  # NumPy raises many kinds of error for damaged headers
-        text = f"{path} is not a whole .npy file: {str(error).rstrip('.')}"
-        raise DataError("E401", f"{text}. Copy it again.") from error
 
 
 AxisOrder = Literal["auto", "channels first", "channels last", "time first"]

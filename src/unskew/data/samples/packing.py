@@ -18,8 +18,7 @@ import numpy as np
 
 from unskew.data.samples.conversion import DEPTHS, LARGE, check_axes, rows_of_mapping, sample_array
 from unskew.data.samples.reading_notes import Note
-from unskew.data.storage.sample_rows import Rows, is_streamed, row_blocks
-from unskew.data.storage.scratch import SampleSink, scratch_note
+from unskew.data.storage.sample_rows import Rows, SampleSink, is_streamed, row_blocks, scratch_note
 from unskew.errors import DataError, excerpt
 from unskew.formats.input_layout import (
     KINDS,
@@ -30,18 +29,6 @@ from unskew.formats.input_layout import (
     Layout,
     is_misnamed,
 )
-
-
-def pack_rows(layout: Layout, inputs: Mapping[str, np.ndarray], count: int) -> np.ndarray:
-    """Rows float32 [n, D] of `count` samples with inputs [n, ...] in memory; whole numbers of images are
-    scaled."""
-    x = np.empty((count, layout.width), np.float32)
-    with np.errstate(over="ignore"):  # values that are too large become infinite, which is refused
-        for item, start, end in layout.places:
-            flat = inputs[item.name].reshape(count, item.size)
-            x[:, start:end] = flat if item.divided_by == 1 else flat / np.float32(item.divided_by)
-    return x
-
 
 LARGEST_WHOLE = 1 << 24
 """float32 holds every whole number up to this one."""
@@ -110,37 +97,49 @@ def pack_to_layout(layout: Layout, x: Any, name: str) -> np.ndarray:
     name: name of the samples, for messages. Raises DataError: E403 for missing and further inputs, other
     shapes and types, E405 for NaN, infinity, and whole numbers that float32 cannot hold.
     """
-    inputs = _input_arrays(x, name)
-    _check_names(layout, inputs, isinstance(x, Mapping), name)
+    inputs, names = _input_arrays(x, name), [item.name for item in layout.inputs]
+    if isinstance(x, Mapping) != layout.named or {*inputs} != {*names}:
+        fault = f"samples have {layout}, and {', '.join(map(_input_name, inputs))} were given"
+        form = f"a dictionary of {', '.join(names)}" if layout.named else f"a tuple of {len(names)}"
+        raise DataError("E403", f"{name}: {fault}; give {form}, each an array [N, ...].")
+    count = len(inputs[names[0]])
     for item in layout.inputs:
-        _check_fits(item, inputs[item.name], name)
-    count = _sample_count(inputs, name)
+        values = inputs[item.name]
+        actual, subject = _input_of(item.name, values, name), f"{name}: {_input_name(item.name)}"
+        numbers = actual.divided_by == item.divided_by and item.kind in ("float32", actual.kind)
+        if actual.shape != item.shape or not numbers:
+            fault = f"{subject} is {list(actual.shape)} in a sample, of {values.dtype}"
+            raise DataError("E403", f"{fault}, and {item} is needed.")
+        if len(values) != count:
+            fault = f"{_input_name(names[0])} has {count} samples, {_input_name(item.name)} {len(values)}"
+            raise DataError("E403", f"{name}: {fault}; give one of each per sample.")
     sink = SampleSink(name, (count, layout.width))
     for rows in row_blocks(sink.shape):
-        values = {key: array[rows] for key, array in inputs.items()}
-        for item in layout.inputs:
-            _check_exact(values[item.name].reshape(len(rows), item.size), item, name, int(rows[0]))
-        x = pack_rows(layout, values, len(rows))
+        packed = np.empty((len(rows), layout.width), np.float32)
         for item, start, end in layout.places:
-            _check_finite(x[:, start:end], item, name, int(rows[0]))
-        sink.put(int(rows[0]), x)
+            flat = inputs[item.name][rows].reshape(len(rows), item.size)
+            with np.errstate(over="ignore"):  # values that are too large become infinite, which is refused
+                part = flat if item.divided_by == 1 else flat / np.float32(item.divided_by)
+                packed[:, start:end] = part
+            _check_numbers(packed[:, start:end], flat, item, name, int(rows[0]))
+        sink.put(int(rows[0]), packed)
     return sink.samples()
 
 
-def layout_difference(first: Layout, second: Layout) -> str:
-    """Why samples of these layouts cannot be joined, as the end of a sentence."""
-    return f"{first} and {second}"
-
-
-def _check_names(layout: Layout, inputs: Mapping[str, Any], by_name: bool, name: str) -> None:
-    names = [item.name for item in layout.inputs]
-    if by_name != layout.named:
-        form = f"a dictionary of {', '.join(names)}" if layout.named else f"a tuple of {len(names)}"
-        raise DataError("E403", f"{name}: samples have several inputs; give {form}, each an array [N, ...].")
-    if missing := [n for n in names if n not in inputs]:
-        raise DataError("E403", f"{name}: {_input_name(missing[0])} is missing; samples have {layout}.")
-    if further := [n for n in inputs if n not in names]:
-        raise DataError("E403", f"{name}: there is no {_input_name(further[0])}; samples have {layout}.")
+def _check_numbers(packed: np.ndarray, flat: np.ndarray, item: Input, name: str, begin: int) -> None:
+    """Raises DataError (E405) for NaN and infinity among packed floats [n, numbers], and for whole numbers
+    that float32 would round, or may have rounded already. flat: the numbers as they were given. begin: the
+    number of the first sample."""
+    fault, wrong = "correct or remove it", np.zeros(0, bool)
+    if item.kind == "float32" and not np.isfinite(packed.sum(dtype=np.float64)):
+        wrong = ~np.isfinite(packed)
+    elif item.kind == "int64":
+        largest = LARGEST_WHOLE if flat.dtype.kind in "iu" else LARGEST_WHOLE - 1
+        wrong = np.abs(flat.astype(np.float64)) > largest
+        fault = f"whole numbers are kept up to {largest:,}; number what it stands for anew, or give floats"
+    for row, place in np.argwhere(wrong)[:1].tolist():
+        text = f"{_input_name(item.name)} of sample {begin + row} holds {flat[row, place]}"
+        raise DataError("E405", f"{name}: {text}; {fault}.")
 
 
 def _input_arrays(x: Any, name: str) -> dict[str, np.ndarray]:
@@ -156,14 +155,12 @@ def _input_arrays(x: Any, name: str) -> dict[str, np.ndarray]:
     else:
         text = "samples have several inputs; give a dictionary or a tuple of arrays [N, ...]"
         raise DataError("E403", f"{name}: {text}.")
-    return {key: _input_array(values, f"{name}: {_input_name(key)}") for key, values in arrays.items()}
-
-
-def _input_array(values: Any, label: str) -> np.ndarray:
-    """An input as an array; the rows of a large mapped file are read when they are needed."""
-    array = sample_array(values, label)
-    large = isinstance(array, np.memmap) and array.nbytes > LARGE
-    return rows_of_mapping(array, None, label) if large else array
+    for key, values in arrays.items():
+        label = f"{name}: {_input_name(key)}"
+        arrays[key] = array = sample_array(values, label)
+        if isinstance(array, np.memmap) and array.nbytes > LARGE:  # its rows are read when they are needed
+            arrays[key] = rows_of_mapping(array, None, label)
+    return arrays
 
 
 def _input_of(key: str, values: np.ndarray, name: str) -> Input:
@@ -176,49 +173,6 @@ def _input_of(key: str, values: np.ndarray, name: str) -> Input:
     dtype = values.source.source_dtype if isinstance(values, Rows) else values.dtype
     bits = DEPTHS.get(dtype) if len(shape) > 1 else None
     return Input(key, shape, "float32" if bits else KINDS[dtype.kind], (1 << bits) - 1 if bits else 1)
-
-
-def _check_fits(item: Input, values: np.ndarray, name: str) -> None:
-    """Raises DataError (E403) for an input of another shape, or of numbers that the model would misread."""
-    actual = _input_of(item.name, values, name)
-    if actual.shape != item.shape:
-        text = f"{_input_name(item.name)} is {list(actual.shape)} in a sample"
-        raise DataError("E403", f"{name}: {text}, and {item} is needed.")
-    if actual.divided_by != item.divided_by or (item.kind != "float32" and actual.kind != item.kind):
-        raise DataError("E403", f"{name}: {_input_name(item.name)} is {values.dtype}, and {item} is needed.")
-
-
-def _check_exact(flat: np.ndarray, item: Input, name: str, begin: int = 0) -> None:
-    """Raises DataError (E405) for whole numbers [N, numbers] that float32 would round, or may have rounded
-    already.
-
-    begin: the number of the first sample.
-    """
-    largest = LARGEST_WHOLE if flat.dtype.kind in "iu" else LARGEST_WHOLE - 1
-    if item.kind == "int64" and flat.size and max(int(flat.max()), -int(flat.min())) > largest:
-        row, place = np.argwhere(np.abs(flat.astype(np.float64)) > largest)[0].tolist()
-        text = f"{_input_name(item.name)} of sample {begin + row} holds {int(flat[row, place])}"
-        remedy = "number what it stands for anew, or give it as floats"
-        raise DataError("E405", f"{name}: {text}, and whole numbers are kept up to {largest:,}; {remedy}.")
-
-
-def _check_finite(flat: np.ndarray, item: Input, name: str, begin: int = 0) -> None:
-    if item.kind == "float32" and not np.isfinite(flat.sum(dtype=np.float64)):
-        wrong = np.argwhere(~np.isfinite(flat))
-        if len(wrong):
-            row, place = wrong[0].tolist()
-            text = f"{_input_name(item.name)} of sample {begin + row} holds {flat[row, place]}"
-            raise DataError("E405", f"{name}: {text}; correct or remove it.")
-
-
-def _sample_count(inputs: Mapping[str, np.ndarray], name: str) -> int:
-    """N. Raises DataError (E403) if inputs have unequal numbers of samples."""
-    first, *others = inputs.items()
-    for key, values in others:
-        if len(values) != len(first[1]):
-            text = f"{_input_name(first[0])} has {len(first[1])} samples, {_input_name(key)} {len(values)}"
-            raise DataError("E403", f"{name}: {text}; give one of each per sample.")
-    return len(first[1])
 
 
 def _input_name(key: str) -> str:

@@ -1,33 +1,57 @@
 """Samples that stay on disk and are read when they are needed, for sets that are larger than memory.
 
 A `Rows` object takes the place of an array of samples: it has a shape, returns an array for every index, and
-records which rows of its source it holds and which functions are applied to them. `select_samples` takes a
-subset without reading. Samples that are equal byte for byte are known by their digests, of which one pass
-over all samples keeps 8 bytes each.
+records which rows of a file it holds and which functions are applied to them. `select_samples` takes a subset
+without reading. Samples that are equal byte for byte are known by their digests, of which one pass over all
+samples keeps 8 bytes each.
+
+The file is a user's .npy file or, for samples that are converted in one pass, a scratch file. That one has no
+name and exists as long as its process: no other process can open it, and the operating system removes it
+however the process ends. A run that is resumed converts its samples again. Rows are read by position rather
+than through a memory map: a file that is truncated while it is in use is then an error and does not kill the
+process, and memory holds only the rows that are read.
 Letters: N samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import io
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, cast
+from itertools import chain
+from math import prod
+from pathlib import Path
+from typing import IO, Any, Literal, cast
 
 import numpy as np
 
-from unskew.errors import DataError
+from unskew.errors import DataError, excerpt
+from unskew.system import disk
+from unskew.system.machine import usable_memory
 
 READ_BLOCK = 1 << 22
 """Number of values in a block of a pass over all samples."""
 SUM_BLOCK = 1 << 24
 """Number of values in a block of the channels' sums; it determines the sums' last bits."""
+ALIGNMENT = 64
+"""Alignment of arrays in memory, in bytes."""
+MEMORY_SHARE = 0.25
+"""The share of this process's memory that samples may take together; splitting off a test set needs twice
+that."""
+VARIABLE = "UNSKEW_SCRATCH"
+"""The environment variable that names the folder for scratch files."""
+DEFAULT_FOLDER = Path("/var/tmp")
+"""The usual folder for large temporary files; /tmp is in memory on many systems."""
 
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """The result of a pass over all rows of a source.
+    """The result of a pass over all rows of a file.
 
     digests: of each row's bytes, uint64 [N]. low, high: each row's smallest and largest value, float32 [N];
     NaN for a row that contains one.
@@ -38,37 +62,96 @@ class Survey:
     high: np.ndarray
 
 
-class Source:
-    """Samples on disk, read from any thread. name: for messages. shape: [N, ...].
+class RowFile:
+    """The rows of an array in a file, in C order, read from any thread as float32 [n, ...].
 
-    Subclasses read rows; a row that has changed since the source was opened is an error, never another
-    sample.
+    file: the open file. path: its name, for messages. offset: position of its first byte. shape: [N, ...].
+    kind: type of the numbers. full: divisor of the numbers, None to leave them unchanged. A row that has
+    changed since the file was opened is an error, never another sample.
     """
 
-    name: str
-    shape: tuple[int, ...]
-    source_dtype: np.dtype[Any] = np.dtype(np.float32)
-    """The original type of unscaled numbers; float32 for scaled ones."""
-
-    def read(self, rows: np.ndarray) -> np.ndarray:
-        """These rows, int64 [n], as float32 [n, ...]; called from any thread. Raises DataError (E413) for
-        rows that cannot be read."""
-        raise NotImplementedError
-
-    def prefetch(self, rows: np.ndarray) -> None:
-        """Announces the next rows, so that a disk may prefetch them; called from any thread. Nothing is
-        raised."""
+    def __init__(
+        self,
+        file: IO[bytes],
+        path: Path,
+        shape: tuple[int, ...],
+        kind: np.dtype[Any],
+        offset: int = 0,
+        full: int | None = None,
+    ):
+        self.file, self.path, self.name = file, path, path.name
+        self.shape, self.kind, self.offset, self.full = shape, kind, offset, full
+        self.source_dtype: np.dtype[Any] = kind.newbyteorder("=") if full is None else np.dtype(np.float32)
+        """The original type of unscaled numbers; float32 for scaled ones."""
+        self.row_bytes = prod(shape[1:]) * kind.itemsize
+        self._stamp = self._file_stamp()
 
     @cached_property
     def survey(self) -> Survey:
         """The survey of all rows, made once."""
         return survey_rows(self.shape, self.read)
 
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """These rows, int64 [n]. Raises DataError (E413) for rows that cannot be read."""
+        raw = _aligned_array((len(rows), *self.shape[1:]), self.kind)
+        memory = raw.reshape(-1).view(np.uint8).data
+        try:
+            for place, count, offset in self._ranges(rows):
+                self._fill(memory[place : place + count], offset)
+        except OSError as error:
+            raise DataError(
+                "E413", f"{self.path} cannot be read: {error.strerror}; see to its disk, and resume."
+            ) from error
+        if self._file_stamp() != self._stamp:
+            raise self._changed("has changed since it was checked")
+        with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
+            x = raw.astype(np.float32, copy=False)
+        return x if self.full is None else np.divide(x, np.float32(self.full), out=x)
 
-def changed_error(source: object, change: str) -> DataError:
-    """The error for samples that changed during a run."""
-    text = f"{source} {change}; leave data alone while they are trained on, and start the run again"
-    return DataError("E413", f"{text}.")
+    def prefetch(self, rows: np.ndarray) -> None:
+        """Announces the next rows, so that a disk may prefetch them."""
+        if hasattr(os, "posix_fadvise"):
+            for _, count, offset in self._ranges(rows):
+                os.posix_fadvise(self.file.fileno(), offset, count, os.POSIX_FADV_WILLNEED)
+
+    def _changed(self, change: str) -> DataError:
+        text = f"{self.path} {change}; leave data alone while they are trained on, and start the run again"
+        return DataError("E413", f"{text}.")
+
+    def _file_stamp(self) -> tuple[int, int]:
+        """Size of the file and time of its last change."""
+        status = os.fstat(self.file.fileno())
+        return status.st_size, status.st_mtime_ns
+
+    def _ranges(self, rows: np.ndarray) -> Iterator[tuple[int, int, int]]:
+        """(position in memory, number of bytes, position in the file) of rows, in the order of the file,
+        which a disk serves fastest; adjacent rows are joined."""
+        if not len(rows):
+            return iter(())
+        places, size = np.argsort(rows, kind="stable"), self.row_bytes
+        rows = rows[places]
+        begins = np.flatnonzero(np.r_[True, (np.diff(rows) != 1) | (np.diff(places) != 1)])
+        counts = np.diff(begins, append=len(rows)) * size
+        return zip(
+            (places[begins] * size).tolist(), counts.tolist(), (self.offset + rows[begins] * size).tolist()
+        )
+
+    def _fill(self, memory: memoryview, offset: int) -> None:
+        """Read bytes from a position on. Raises DataError (E413) if the file ends before."""
+        while memory:
+            count = os.preadv(self.file.fileno(), [memory], offset)
+            if not count:
+                raise self._changed("is shorter than when it was checked")
+            memory, offset = memory[count:], offset + count
+
+
+def _aligned_array(shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
+    """An empty array aligned as kernels want samples (unskew.core.trees.align), so that they need not copy
+    it."""
+    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    skip = -memory.ctypes.data % ALIGNMENT
+    return memory[skip : skip + size].view(kind).reshape(shape)
 
 
 def survey_rows(shape: tuple[int, ...], read: Callable[[np.ndarray], np.ndarray]) -> Survey:
@@ -118,13 +201,13 @@ def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Some or all rows of a source, in place of an array of samples.
+    """Some or all rows of a file, in place of an array of samples.
 
-    rows: numbers of the source's rows, int64 [N]; None for all. changes: functions that are applied to rows
+    rows: numbers of the file's rows, int64 [N]; None for all. changes: functions that are applied to rows
     after reading, in this order.
     """
 
-    source: Source
+    source: RowFile
     rows: np.ndarray | None = None
     changes: tuple[Callable[[np.ndarray], np.ndarray], ...] = ()
 
@@ -165,14 +248,9 @@ class Rows:
         text = f"all {len(self):,} samples of {self.source.name} would have to be in memory at once"
         raise DataError("E142", f"{text} ({self.nbytes:,} bytes); give fewer samples, or data that fit.")
 
-    @property
-    def unchanged(self) -> bool:
-        """Whether rows are used exactly as the source has them."""
-        return not self.changes
-
     @cached_property
     def survey(self) -> Survey:
-        """The source's survey of these rows, before any change."""
+        """The file's survey of these rows, before any change."""
         survey = self.source.survey
         if self.rows is None:
             return survey
@@ -194,11 +272,6 @@ def is_streamed(x: object) -> bool:
     return isinstance(x, Rows)
 
 
-def as_rows(source: Source) -> np.ndarray:
-    """All rows of a source, typed as an array of samples because it replaces one."""
-    return cast(np.ndarray, Rows(source))
-
-
 def select_samples(x: np.ndarray, index: np.ndarray) -> np.ndarray:
     """The samples at these numbers or truth values; samples on disk are not read."""
     if not isinstance(x, Rows):
@@ -211,3 +284,138 @@ def map_samples(x: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> np
     """The samples after a function that acts on each separately; samples on disk are changed when they are
     read."""
     return cast(np.ndarray, replace(x, changes=(*x.changes, change))) if isinstance(x, Rows) else change(x)
+
+
+def write_rows(x: Rows, path: Path) -> None:
+    """Write samples as float32 into a .npy file, block by block. Raises Paused (E203) on a full disk, and
+    DataError (E413) for rows that cannot be read."""
+    header = io.BytesIO()
+    form = {"descr": "<f4", "fortran_order": False, "shape": x.shape}
+    np.lib.format.write_array_header_1_0(header, form)
+    pieces = (x[rows].reshape(-1).astype("<f4").view(np.uint8).data for rows in row_blocks(x.shape))
+    disk.replace_piecewise(path, chain([header.getvalue()], pieces), x.nbytes)
+
+
+def mapped_rows(x: np.ndarray, full: int | None) -> np.ndarray | None:
+    """A mapped array as rows of its file; None if these do not follow one another in it, as in Fortran order,
+    or if the array may have been changed in memory only. full: divisor of the numbers, None to leave them
+    unchanged. Raises DataError (E402) if the file has been removed."""
+    if not isinstance(x, np.memmap) or x.mode == "c" or x.filename is None:  # pyright: ignore[reportUnnecessaryComparison]
+        return None
+    if not x.flags.c_contiguous:
+        return None
+    mapping = np.frombuffer(x._mmap, np.uint8)  # type: ignore[attr-defined]
+    begins = x.offset - x.offset % mmap.ALLOCATIONGRANULARITY
+    offset = begins + x.__array_interface__["data"][0] - mapping.__array_interface__["data"][0]
+    path = Path(x.filename)
+    try:
+        file = open(path, "rb", buffering=0)  # noqa: SIM115  (closed with its RowFile)
+    except FileNotFoundError:
+        raise DataError("E402", f"there is no {path}.") from None
+    return cast(np.ndarray, Rows(RowFile(file, path, x.shape, x.dtype, offset, full)))
+
+
+def fits_memory(count: int, shape: tuple[int, ...]) -> bool:
+    """Whether `count` samples of this shape fit the memory budget as float32."""
+    return float32_bytes(count, shape) <= MEMORY_SHARE * usable_memory()
+
+
+def float32_bytes(count: int, shape: tuple[int, ...]) -> int:
+    """Bytes of `count` samples of this shape as float32."""
+    return 4 * count * prod(shape)
+
+
+class SampleSink:
+    """The destination of the samples of a set, float32 [N, ...], each of which is written once: memory, or a
+    scratch file.
+
+    in_memory: whether to keep them in memory; None decides by their size.
+    Raises DataError: E402 if the environment names a folder that does not exist, E142 if there is no room in
+    the folder.
+    """
+
+    def __init__(self, name: str, shape: tuple[int, ...], in_memory: bool | None = None):
+        self.name, self.shape = name, shape
+        self._memory: np.ndarray | None = None
+        if fits_memory(shape[0], shape[1:]) if in_memory is None else in_memory:
+            self._memory = np.empty(shape, np.float32)
+            return
+        self.folder, self.size = scratch_folder(), 4 * prod(shape)
+        self._survey = Survey(np.empty(shape[0], np.uint64), *np.empty((2, shape[0]), np.float32))
+        try:
+            self._file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115  (closed with this object)
+            if self.size and hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self._file.fileno(), 0, self.size)
+        except OSError as error:
+            raise self._disk_error(error) from error
+
+    def put(self, begin: int, x: np.ndarray) -> None:
+        """Write samples [n, ...] from this number on."""
+        rows = slice(begin, begin + len(x))
+        if self._memory is not None:
+            self._memory[rows] = x
+            return
+        x, survey = np.ascontiguousarray(x, "<f4"), self._survey
+        survey.digests[rows], survey.low[rows], survey.high[rows] = survey_block(x)
+        try:
+            self._file.seek(begin * 4 * prod(self.shape[1:]))
+            self._file.write(x.reshape(-1).view(np.uint8).data)
+        except OSError as error:
+            raise self._disk_error(error) from error
+
+    def samples(self, notes: list[Any] | None = None) -> np.ndarray:
+        """All samples: the array, or rows of the file, of which the notes then say where it is."""
+        if self._memory is not None:
+            return self._memory
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise self._disk_error(error) from error
+        source = RowFile(self._file, Path(f"the copy of {self.name}"), self.shape, np.dtype("<f4"))
+        source.name, source.survey = self.name, self._survey
+        if notes is not None:
+            notes.append(scratch_note(self.shape))
+        return cast(np.ndarray, Rows(source))
+
+    def _disk_error(self, error: OSError) -> DataError:
+        text = f"samples take {self.size / 2**30:,.1f} GiB, more than memory holds"
+        why = f"{self.folder} cannot store them: {error.strerror}"
+        remedy = f"set {VARIABLE} to a folder on a disk with more room"
+        return DataError("E142", f"{self.name}: {text}, and {why}; {remedy}.")
+
+
+def scratch_note(shape: tuple[int, ...]) -> tuple[Literal["note"], str]:
+    """The note that samples of this shape are read during training."""
+    text = f"together they would take {4 * prod(shape) / 2**30:,.1f} GiB of memory"
+    place = f"from a file without a name in {scratch_folder()}"
+    return "note", f"samples are read when they are wanted: {text}; {place}"
+
+
+def concatenate_samples(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """All parts, arrays float32 [n, ...] or rows, as one array; as rows of their file or of a scratch file if
+    some part is read from disk, or if they do not fit into memory together."""
+    read, count, shape = [p for p in parts if isinstance(p, Rows)], sum(map(len, parts)), parts[0].shape[1:]
+    if not read and fits_memory(count, shape):
+        return np.concatenate(parts)
+    first = read[0] if len(read) == len(parts) else None
+    if first and all(p.source is first.source and p.changes == first.changes for p in read):
+        rows = [np.arange(len(p)) if p.rows is None else p.rows for p in read]
+        return cast(np.ndarray, replace(first, rows=np.concatenate(rows)))
+    sink = SampleSink(read[0].source.name if read else "all clients", (count, *shape), False)
+    begin = 0
+    for part in parts:
+        for rows in row_blocks(part.shape):
+            sink.put(begin + int(rows[0]), part[rows])
+        begin += len(part)
+    return sink.samples()
+
+
+def scratch_folder() -> Path:
+    """The folder for scratch files. Raises DataError (E402) if the environment names a missing folder."""
+    setting = os.environ.get(VARIABLE, "")
+    if setting and not Path(setting).is_dir():
+        text = f"there is no folder {excerpt(setting)}, which {VARIABLE} names"
+        raise DataError("E402", f"{text}; make it, or unset {VARIABLE}.")
+    if setting or os.environ.get("TMPDIR"):
+        return Path(setting or os.environ["TMPDIR"])
+    return DEFAULT_FOLDER if os.access(DEFAULT_FOLDER, os.W_OK) else Path(tempfile.gettempdir())

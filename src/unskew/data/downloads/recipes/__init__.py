@@ -1,1 +1,0 @@
-"""One file for each original format; `SETS` holds the sets that come in it."""
