@@ -10,6 +10,8 @@ The sum runs in the order of the clients' numbers, so that its bits depend on th
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 
 from unskew.core.replies import Ups
@@ -26,8 +28,8 @@ def weighted_mean(w: Weights, ups: Ups, weighting: str | None = None) -> Weights
     if not first.weights:
         return dict(w)
     merged = dict(w)
-    # weights that lie on a disk are read one by one
-    for names in [list(first.weights)] if isinstance(first.weights, dict) else [[n] for n in first.weights]:
+    in_memory = isinstance(cast(object, first.weights), dict)  # those on a disk are read one by one
+    for names in [list(first.weights)] if in_memory else [[n] for n in first.weights]:
         total = torch._foreach_mul([first.weights[n] for n in names], p_K[0])
         for p, reply in zip(p_K[1:], others):
             torch._foreach_add_(total, [reply.weights[n] for n in names], alpha=p)
