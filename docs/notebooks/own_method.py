@@ -33,7 +33,9 @@ class Fading(unskew.Part):
 # %%
 hard = {"data": "digits", "skew": "classes:2", "clients": 10, "samples": 50, "rounds": 6, "epochs": 2}
 together = unskew.Method(Fading(mu=0.1), unskew.FedDyn())
-comparison = unskew.compare({"plain": "fedavg", "fading": Fading(), "with FedDyn": together}, **hard, seeds=2, name="fading")
+comparison = unskew.compare(
+    {"plain": "fedavg", "fading": Fading(), "with FedDyn": together}, **hard, seeds=2, name="fading"
+)
 print(comparison.table())
 
 # %% [markdown]
