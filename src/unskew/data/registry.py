@@ -151,6 +151,10 @@ def _check_no_file(text: str) -> None:
     if "://" in name:
         text = f"{excerpt(name)[1:-1]} is an address, and data is read from files"
         raise DataError("E402", f"{text}; fetch it, and give its path.")
+    path, _, inside = name.partition(",")
+    if "=" in inside and os.path.exists(path):
+        text = f"there is no {excerpt(name)[1:-1]}; columns stand in brackets"
+        raise DataError("E402", f'{text}: "{path}({inside})".')
     if table_ending(Path(name)) in ENDINGS or "/" in name:
         raise DataError("E402", f"there is no {excerpt(name)[1:-1]}{python_files.folder_note(Path(name))}.")
 

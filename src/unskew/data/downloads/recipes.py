@@ -220,13 +220,15 @@ def cifar10(path: Path, _name: str) -> OriginalSamples:
 def cifar100(path: Path, _name: str) -> OriginalSamples:
     """50,000 and 10,000 images of 100 classes in 20 superclasses; the column `superclass`."""
     files, keys = open_files(path), (b"fine_labels", b"coarse_labels")
-    train, test = (_pickled_images(files, [name], *keys) for name in ("train", "test"))
+    (x, y, coarse), (x_test, y_test, coarse_test) = (
+        _pickled_images(files, [name], *keys) for name in ("train", "test")
+    )
     names = np.array(_class_words(files, "meta", b"coarse_label_names"))
-    if max(train[2].max(), test[2].max()) >= len(names):
+    if max(coarse.max(), coarse_test.max()) >= len(names):
         raise damaged(f"{files.place}: a superclass has a number above {len(names) - 1}")
-    columns = {"superclass": (names[train[2]], names[test[2]])}
+    columns = {"superclass": (names[coarse], names[coarse_test])}
     classes = _class_words(files, "meta", b"fine_label_names")
-    return OriginalSamples(*train[:2], *test[:2], classes, columns)
+    return OriginalSamples(x, y, x_test, y_test, classes, columns)
 
 
 def idx(content: bytes, axes: int, place: str) -> np.ndarray:
