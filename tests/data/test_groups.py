@@ -17,6 +17,7 @@ from unskew.attacks.kinds.audit import Audit
 from unskew.attacks.kinds.membership import Membership
 from unskew.attacks.scene import Scene
 from unskew.data.clients.partition import Index
+from unskew.data.kinds.column_roles import file_question
 from unskew.data.python_objects import settings_of, take
 from unskew.data.readers.from_npz import save_dataset
 from unskew.data.samples.dataset import validation_of
@@ -175,6 +176,13 @@ def assert_asked(text, value):
 def test_folders_and_numbers_in_names_are_asked_about(tmp_path, name, value):
     pictures(tmp_path / "scans", name)
     assert_asked(tmp_path / "scans", value)
+
+
+def test_where_no_class_decides_all_numbers_are_named():
+    paths = [f"images/slice{v}_patient{p:02}.png" for p in range(40) for v in range(6)]
+    ((_, question),) = file_question(paths, np.zeros((240, 8, 8)), None)
+    assert "240 files have 40 different parts of their names, such as 'patient00'" in question
+    assert "say group='patient[0-9]+' or group='slice[0-9]+', or group=none" in question
 
 
 @pytest.mark.parametrize("place", ["{kind}/{patient}", "{site}/{kind}/{patient}"])

@@ -103,7 +103,7 @@ def check_unpacked(length: int, place: object, size: int) -> None:
         raise DataError("E401", f"{fault}; unpack it yourself if you trust it.")
 
 
-def read_unpacked(file: IO[bytes], place: object, size: int) -> bytes:
+def read_unpacked(file: IO[bytes] | io.BufferedIOBase, place: object, size: int) -> bytes:
     """The content of a compressed file, read no further than `check_unpacked` allows."""
     content = bytearray()
     while piece := file.read(PIECE):

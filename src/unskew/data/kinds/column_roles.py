@@ -398,17 +398,17 @@ def file_question(
     """
     y = labels if labels.ndim == 1 and labels.dtype.kind in "biu" else np.zeros(len(paths), np.int64)
     names = stems or [re.sub(r"(\.nii)?\.[^.]*$", "", path.rpartition("/")[2]) for path in paths]
-    for candidates in (_folders_of(paths, y, site), _numbers_of(paths, names)):
-        candidates = [c for c in candidates if _are_groups(c, y)]
-        fewest = min((_classes_of_each(c.ids, y) for c in candidates), default=0)
-        # a patient may have one class, while a slice's number says nothing about it
-        best = [c for c in candidates if _classes_of_each(c.ids, y) == fewest]
-        if best:
-            choices = " or group=".join(dict.fromkeys(_choice(c, paths) for c in best))
-            kind = f"{best[0].kind}, such as {excerpt(str(best[0].ids[0]), 30)}"
-            note = _question(best[0].ids, test, "file", kind, choices)
-            return [note] if note else []
-    return []
+    candidates = [c for c in (*_folders_of(paths, y, site), *_numbers_of(paths, names)) if _are_groups(c, y)]
+    # a patient may have one class, while a slice's number says nothing about it
+    fewest = min((_classes_of_each(c.ids, y) for c in candidates), default=0)
+    best = [c for c in candidates if _classes_of_each(c.ids, y) == fewest]
+    if not best:
+        return []
+    best.sort(key=lambda c: -len(np.unique(c.ids)))
+    kind = f"{best[0].kind}, such as {excerpt(str(best[0].ids[0]), 30)}"
+    choices = " or group=".join(dict.fromkeys(_choice(c, paths) for c in best))
+    note = _question(best[0].ids, test, "file", kind, choices)
+    return [note] if note else []
 
 
 @dataclass(frozen=True)
