@@ -308,8 +308,7 @@ def federation_of(
             raise UsageError("E109", text)
         federation = data
     else:
-        dataset = data or dataset_of(settings)
-        federation = deal_out(settings, method, dataset, model, in_place=data is None)
+        federation = deal_out(settings, method, data or dataset_of(settings), model, in_place=data is None)
     return federation.pooled() if pools(settings) else federation
 
 

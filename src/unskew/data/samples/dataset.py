@@ -406,10 +406,8 @@ class Dataset(SampleForm):
         constants = (self.mean, self.std)
         scale, parts = partial(scaling.apply, constants=constants, layout=self.layout), (self.x, self.x_test)
         arrays = all(isinstance(part, np.ndarray) and part.flags.writeable for part in parts)
-        if in_place and arrays and not np.may_share_memory(*parts):
-            x, x_test = (scale(part, out=part) for part in parts)
-        else:
-            x, x_test = (map_samples(part, scale) for part in parts)
+        in_place = in_place and arrays and not np.may_share_memory(*parts)
+        x, x_test = (scale(p, out=p) if in_place else map_samples(p, scale) for p in parts)
         return replace(self, x=x, x_test=x_test, mean=None, std=None, applied=constants)
 
     def to_natural(self, x: np.ndarray) -> np.ndarray:
