@@ -14,8 +14,9 @@ from unskew.errors import MissingPackage
 from unskew.federation.programs import echo_timed
 from unskew.federation.site.guard import Approve
 from unskew.federation.site.site import Site, SiteIdentity
-from unskew.federation.site.site_folder import SiteFolder, site_lock
+from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.site_data import load
+from unskew.records.run_lock import RunLock
 from unskew.system import disk, python_files
 
 try:
@@ -45,7 +46,7 @@ def answer(
     and DataError for data that cannot be read.
     """
     joined = SiteFolder.open(Path(site))
-    with site_lock(joined.folder, joined.ticket.site), python_files.restrict(data, model or ""):
+    with RunLock(joined.folder), python_files.restrict(data, model or ""):
         member = SiteIdentity.of(joined)
         one = Site(member, lambda: _load(data, tuple(classes)), model, device, echo_timed, approve)
         return Message(pack_message(one.answer(unpack_message(message.content))), reply_to=message)
