@@ -8,6 +8,7 @@ import pytest
 
 from tests.data.test_downloads import TEN, a_har, folder
 from unskew import data
+from unskew.data.downloads import get
 from unskew.data.downloads.recipes import RECIPES, OriginalSamples
 from unskew.errors import DataError
 
@@ -25,6 +26,18 @@ def test_a_file_of_medmnist_is_read_as_it_is(tmp_path):
         read = data.read(tmp_path / "m.npz")
         assert np.allclose(read.x, first / np.float32(255))
         assert (len(read.y_test), read.classes, read.y_test.tolist()) == (2, ("0", "1", "2", "3"), [3, 1])
+        got = made("bloodmnist", tmp_path / "m.npz")
+        assert np.array_equal(got.x, first)
+        assert (got.y_test.tolist(), got.classes) == ([3, 1], ("0", "1", "2", "3"))
+    np.savez(tmp_path / "m.npz", train_images=images, test_images=images[:1], **labels)
+    with pytest.raises(DataError, match=r"E401 .*other arrays than images"):
+        made("bloodmnist", tmp_path / "m.npz")
+
+
+def test_a_published_md5_is_compared(tmp_path):
+    (tmp_path / "bloodmnist.npz").write_bytes(b"something else")
+    with pytest.raises(DataError, match=r"E401 bloodmnist.npz has the digest .*7053d0359d"):
+        get.get("bloodmnist", tmp_path / "bloodmnist.npz", tmp_path / "out")
 
 
 def test_the_signals_of_a_phone_keep_their_order(tmp_path):

@@ -46,7 +46,7 @@ def check(
 
 
 def get(
-    name: Annotated[str, "the data set: cifar10, femnist, ...; a wrong name lists all"],
+    name: Annotated[str, "the data set: cifar10, pathmnist, ...; a wrong name lists all"],
     origin: Annotated[
         Path | None, Option("--from"), "the archive or folder, if you have downloaded it"
     ] = None,

@@ -80,21 +80,27 @@ def get(
     if not digests.keys() & recipe.digests.keys():
         which = "these files" if len(digests) != 1 else next(iter(digests))
         text = "is published that we know; the card records it, and it is not compared"
-        remarks.insert(0, f"no SHA-256 of {which} {text}")
+        remarks.insert(0, f"no digest of {which} {text}")
     return WrittenSet((path, card), samples, tuple(remarks))
 
 
 def _digests(origin: Path, recipe: Recipe) -> dict[str, str]:
-    """The SHA-256 of a file, or of the published ones in a folder, by name. Raises DataError (E401) for a
+    """The digest of a file, or of the published ones in a folder, by name. Raises DataError (E401) for a
     file with a published name and another digest."""
     known = recipe.digests
     files = [origin] if origin.is_file() else sorted(p for p in origin.rglob("*") if p.name in known)
-    digests = {path.name: disk.sha256(path) for path in files}
+    digests = {path.name: _digest(path, known.get(path.name, "")) for path in files}
     for name, digest in digests.items():
         if known.get(name, digest) != digest:
-            text = f"{name} has the SHA-256 {digest}, and the published one is {known[name]}"
+            text = f"{name} has the digest {digest}, and the published one is {known[name]}"
             raise DataError("E401", f"{text}; download it again from {recipe.source}.")
     return digests
+
+
+def _digest(path: Path, published: str) -> str:
+    """The MD5 of a file if that is what is published, else its SHA-256."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "md5" if len(published) == 32 else "sha256").hexdigest()
 
 
 def _archive_bytes(samples: OriginalSamples) -> bytes:
@@ -140,7 +146,7 @@ def _card_text(
         f"# {name}",
         table(("", ""), [(escape_markdown(a), escape_markdown(b)) for a, b in facts.items()]),
         "## Original files",
-        table(("file", "SHA-256", "verified"), rows) if rows else "Many files; no digest is recorded.",
+        table(("file", "digest", "verified"), rows) if rows else "Many files; no digest is recorded.",
         "## Classes",
         table(("class", "training", "test"), counts),
     ]
@@ -177,7 +183,7 @@ def _fetch(address: str, path: Path, published: str, report: Report) -> None:
             f"{address} could not be downloaded: {reason}{kept}. Or download it yourself, and name it: --from"
         )
         raise DataError("E402", f"{text}.") from error
-    if (digest := disk.sha256(part)) != published:
+    if (digest := _digest(part, published)) != published:
         refused = part.replace(path.with_name(path.name + ".refused"))
         text = f"{address} is not the published file: its digest is {digest}, and {published} is published"
         raise DataError("E401", f"{text}. It is kept as {refused}; the same command downloads it again.")

@@ -27,7 +27,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from unskew.data.files.archives import read_unpacked
+from unskew.data.files.archives import Archive, read_unpacked
 from unskew.data.samples.conversion import damage_as_error
 from unskew.errors import DataError, excerpt
 
@@ -58,7 +58,7 @@ class Recipe:
 
     what, source, licence: for its card; licence "" if the source states none.
     read: makes the samples of the set with this name from the files at a path; raises DataError (E401, E402).
-    originals: the published SHA-256 of every original file by its address.
+    originals: the published SHA-256, or MD5, of every original file by its address.
     """
 
     what: str
@@ -305,6 +305,35 @@ def _numbers(files: Files, name: str, columns: int) -> np.ndarray:
     return rows
 
 
+MEDMNIST = {
+    "pathmnist": "a8b06965200029087d5bd730944a56c1",
+    "dermamnist": "0744692d530f8e62ec473284d019b0c7",
+    "octmnist": "c68d92d5b585d8d81f7112f81e2d0842",
+    "pneumoniamnist": "28209eda62fecd6e6a2d98b1501bb15f",
+    "retinamnist": "bd4c0672f1bba3e3a89f0e4e876791e4",
+    "breastmnist": "750601b1f35ba3300ea97c75c52ff8f6",
+    "bloodmnist": "7053d0359d879ad8a5505303e11de1dc",
+    "tissuemnist": "ebe78ee8b05294063de985d821c1c34b",
+    "organamnist": "68e3f8846a6bd62f0c9bf841c0d9eacc",
+    "organcmnist": "b9ceb9546e10131b32923c5bbeaea2b1",
+    "organsmnist": "9ab87b696fb54e2a387ebe992d6ed5f1",
+}
+"""The MD5 of each file with images of 28 x 28, as version 3.0.2 of MedMNIST publishes them."""
+
+
+def medmnist(path: Path, name: str) -> OriginalSamples:
+    """uint8 [N, 1 or 3, 28, 28]; the validation images are left out."""
+    archive = Archive(path / f"{name}.npz" if path.is_dir() else path)
+    images = [archive[f"{part}_images"] for part in ("train", "test")]
+    labels = [archive[f"{part}_labels"] for part in ("train", "test")]
+    if any(x.dtype != np.uint8 or x.ndim not in (3, 4) or y.size != len(x) for x, y in zip(images, labels)):
+        raise damaged(f"{path} holds other arrays than images of bytes with a label each")
+    x, x_test = (x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2)) for x in images)
+    y, y_test = (y.reshape(-1).astype(np.int64) for y in labels)
+    classes = tuple(map(str, range(int(max(y.max(), y_test.max())) + 1)))
+    return OriginalSamples(x, y, x_test, y_test, classes, notes=("the validation images were left out",))
+
+
 _KRIZ = "www.cs.toronto.edu/~kriz/"
 _DIGITS = {
     "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -376,5 +405,14 @@ RECIPES: dict[str, Recipe] = {
             },
         ),
     ),
+} | {
+    name: Recipe(
+        f"medical images of MedMNIST, the set {name} (Yang et al., 2023)",
+        "medmnist.com",
+        "CC BY 4.0" if name != "dermamnist" else "CC BY-NC 4.0",
+        medmnist,
+        {f"https://zenodo.org/records/10519652/files/{name}.npz": md5},
+    )
+    for name, md5 in MEDMNIST.items()
 }
 """The recipe of every set by its name."""
