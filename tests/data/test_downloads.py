@@ -234,7 +234,7 @@ def test_bad_archives_are_refused_and_nothing_is_written(make, says, tmp_path):
         (
             "mnist",
             {"train-images-idx3-ubyte.gz": gzip.compress(idx(GREY))},
-            "E401 train-images-idx3-ubyte.gz has the SHA-256",
+            "E401 train-images-idx3-ubyte.gz has the digest",
         ),
         ("uci_har", a_har() | {"UCI HAR Dataset/train/y_train.txt": b"1\n"}, "E401 .*differ in length"),
     ],
