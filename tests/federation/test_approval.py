@@ -111,14 +111,14 @@ def test_nothing_is_said_of_a_sites_samples_before_its_operator_has_decided(site
     """A delta that is too large told how many samples the site has, to a coordinator whom nobody had
     approved."""
     pytest.importorskip("dp_accounting")
-    refused = hello(site, "dpsgd(delta=0.5)")
-    assert (
-        refused["code"] == "E522"
-    )  # or nine such questions, each answered yes or no, would tell the number itself
+    study = {**fake.small("dpsgd").as_dict(), "method": "dpsgd(delta=0.5)"}
+    refused = answer(site, "hello", settings=study)
+    # or nine such questions, each answered yes or no, would tell the number itself
+    assert refused["code"] == "E522"
     (asks,) = approvals.all_requests(site.member.folder)
     assert "cannot run here as it is: 'dpsgd'" in asks.leaves
     approvals.decide(site.member.folder, "r1", "approved")
-    refused = hello(site, "dpsgd(delta=0.5)")
+    refused = answer(site, "hello", settings=study)
     assert (refused["code"], "33" in refused["text"]) == ("E108", False)
     monkeypatch.setattr("unskew.federation.site.site.forecast_settings", _of_an_unknown_word)
     assert hello(site, rounds=2, run="r2")["code"] == "E522"

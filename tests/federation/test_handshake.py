@@ -105,7 +105,12 @@ def test_a_site_does_not_knock_where_it_will_never_be_let_in(tmp_path, home):
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
     assert not site_checks.rejection(joined_at(tmp_path, home, port))
-    listener = Listener(stranger)
+
+
+@pytest.mark.flower
+def test_a_site_of_another_federation_ends_at_once(tmp_path, home):
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
+    listener = Listener(Coordinator.make(tmp_path / "other", "other", "127.0.0.1", ["a"]))
     made = joined_at(tmp_path, home, listener.port)
     done = call("site", "run", "--data", "d.npz", "--folder", str(made.folder), cwd=tmp_path)
     assert (done.code, done.err[:4]) == (2, "E503")

@@ -133,8 +133,7 @@ def test_a_model_that_names_its_logits_trains_as_one_that_returns_them_alone(tmp
     named, alone = ends
     assert named.digest == alone.digest
     assert isinstance(named.model(torch.zeros(2, 1, 8, 8)), Output)  # the user's own module, as it was
-    written = {kind: named.export(tmp_path / kind, format=kind) for kind in ("safetensors", "torch-export")}
-    assert all(files for files in written.values())  # which tries what it has written
+    assert named.export(tmp_path / "out")  # which tries what it has written
 
 
 class LightningModule(nn.Module):

@@ -168,6 +168,8 @@ def damage_as_error(name: object, kind: str, remedy: str) -> Iterator[None]:
         reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         if reason.startswith("cannot identify"):  # the rest of Pillow's message repeats the file
             reason = "it is none of a kind that is known, or cut off"
+        if "allow_pickle" in reason:  # NumPy's advice is to run what the file holds
+            reason = "it holds Python objects, not numbers or words"
         text = f"{name} cannot be read as {kind}: {excerpt(reason, 200)[1:-1]}"
         raise DataError("E401", f"{text}; {remedy}.") from error
 
