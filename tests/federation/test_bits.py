@@ -13,6 +13,7 @@ from tests.federation import fake
 from tests.samples import a_part_of
 from tests.tasks import test_multilabel, test_regression
 from unskew.core.method import Method
+from unskew.data.samples.dataset import Target
 from unskew.errors import UsageError
 from unskew.federation.coordinator import site_exchange
 from unskew.federation.site import local_run
@@ -247,7 +248,8 @@ def test_the_same_bits_through_flower_of_tasks(tmp_path, task, monkeypatch):
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
     whole, metrics = test_multilabel.five(), "none"
     if task == "regression":
-        whole, target = test_regression.five()
+        target = Target("dose", 1.0, 0.5, given=True)
+        whole = test_regression.five(target)
         metrics = "r2,median_error"
         monkeypatch.setattr(fake, "data_of", lambda of, k: test_regression.site_data(of, k, target))
     settings = fake.small("fedavg", rounds=2, lr=0.01).replace(metrics=metrics)
