@@ -97,7 +97,7 @@ def test_a_run_of_sites_is_repeated_on_its_federation_and_one_of_a_program_by_th
     (sites / "deploy.json").write_text(json.dumps({"federation": "/srv/federations/heart study"}))
     assert (
         reproducibility.command(context_of([read_run(sites)], "x"))
-        == f"unskew run {tmp_path.name}/s/config.yaml --on 'heart study'"
+        == f"unskew run {sites}/config.yaml --on 'heart study'"
     )
     assert (
         reproducibility.command(context_of([read_run(given)], "x"))

@@ -35,12 +35,12 @@ def test_holm_and_the_paired_test():
     a, b = [0.9, 0.8, 0.85, 0.7, 0.9], [0.7, 0.75, 0.6, 0.8, 0.7]
     assert stats.paired_p(a, b) == pytest.approx(ttest_rel(a, b).pvalue)
     assert stats.paired_p(a, a) == 1.0
-    assert stats.paired_p([0.3, 0.2] * 3, [0.2, 0.1] * 3) == 0.0
+    assert math.isnan(stats.paired_p([0.3, 0.2] * 3, [0.2, 0.1] * 3))
     for unit in (1e-15, 1e9):  # a target in its own unit
         ours, theirs = (np.array(scores) * unit for scores in (a, b))
         assert stats.paired_p(ours, theirs) == pytest.approx(ttest_rel(a, b).pvalue)
         assert stats.paired_p(ours, ours) == 1.0
-        assert stats.paired_p(ours, ours + 0.125 * unit) == 0.0
+        assert math.isnan(stats.paired_p(ours, ours + 0.125 * unit))
     assert math.isnan(stats.paired_p(a, b[:4]))
     assert math.isnan(stats.paired_p(a[:4], b[:4]))  # four seeds are too few
 

@@ -65,7 +65,7 @@ class TrainedRun:
 
         x: [N, *shape], an array or tensor like the training samples; for several inputs, a dictionary or
         tuple of them. client: name or number of the client whose model and statistics are used; by default
-        the global model. Raises UsageError: E131 if the model is not available, E109 for an unknown client;
+        the global model. Raises UsageError: E131 if the model is not available or has diverged, E109 for an unknown client;
         DataError (E403, E405) for invalid samples.
         """
         k, x_N = client_number(self.run.federation, client), prepare_samples(self.run, x)
@@ -79,9 +79,13 @@ class TrainedRun:
             x_device = load_samples(x_N, trainer.device)
             evaluation = Evaluation(trainer, x_device, np.zeros(len(x_N), np.int64), [])
             end = replace(self.end, weights={n: restride(t) for n, t in self.end.weights.items()})
-            return evaluation.outputs(k, end, tree_map(restride, private), own=k >= 0).cpu()
+            found = evaluation.outputs(k, end, tree_map(restride, private), own=k >= 0).cpu()
         finally:
             trainer.close()
+        if not found.isfinite().all():
+            text = "this run's model answers with numbers that are not finite, because training diverged"
+            raise UsageError("E131", f"{text}; train again with a lower lr.")
+        return found
 
     def private(self, trainer: Trainer, k: int) -> Tree:
         """The private state of client k; {} for no client. Raises UsageError (E131) if the model of client k,

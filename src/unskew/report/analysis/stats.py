@@ -140,7 +140,8 @@ def common_seeds(a: Mapping[int, float], b: Mapping[int, float]) -> tuple[np.nda
 def paired_p(a: Sequence[float], b: Sequence[float]) -> float:
     """Two-sided p of the paired t-test; NaN for fewer than five pairs.
 
-    It is 1 if all pairs are equal and 0 if all differences are equal and not 0.
+    It is 1 if all pairs are equal, and NaN if all differences are equal and not 0: such seeds vary nothing
+    that matters, such as five runs from the same weights, and tell nothing of chance.
     """
     from scipy.stats import ttest_rel
 
@@ -150,7 +151,7 @@ def paired_p(a: Sequence[float], b: Sequence[float]) -> float:
     difference = x - y
     rounding = 1e-12 * float(np.abs([x, y]).max())  # scores in a target's unit may have any size
     if np.allclose(difference, difference[0], rtol=0, atol=rounding):  # no variance: t is 0/0 or infinite
-        return 1.0 if abs(difference[0]) <= rounding else 0.0
+        return 1.0 if abs(difference[0]) <= rounding else NAN
     return float(ttest_rel(x, y).pvalue)
 
 

@@ -70,7 +70,7 @@ def command(context: Context) -> str:
 
 def _run_command(run: RunData) -> str:
     """Remarks on runs that no command repeats: over a network, or with samples from a program."""
-    path = str(Path(run.path.parent.name, run.name, "config.yaml"))
+    path = str(run.path / "config.yaml")
     federation = read_json(run.path / ORDER_FILE).get("federation")
     if str(run.config.get("data", "")).startswith("(") and not federation:
         return f"# {run.name} trained on samples that a program gave it: run that program again"
