@@ -187,3 +187,10 @@ def test_a_fraction_of_a_word_is_refused_and_not_cut_down_to_a_whole_one():
             DataError, match=f"E405 predict: sample 7 holds {says}, and the model looks whole numbers up"
         ):
             result.predict(x)
+
+
+def test_a_model_that_has_diverged_predicts_nothing():
+    result = unskew.run("fedavg", halves(ROWS, Y), **(SETTINGS | {"rounds": 1}))
+    next(iter(result.trained.end.weights.values())).fill_(float("inf"))
+    with pytest.raises(UsageError, match=r"E131 .*not finite.* a lower lr"):
+        result.predict(ROWS)

@@ -65,8 +65,8 @@ class TrainedRun:
 
         x: [N, *shape], an array or tensor like the training samples; for several inputs, a dictionary or
         tuple of them. client: name or number of the client whose model and statistics are used; by default
-        the global model. Raises UsageError: E131 if the model is not available or has diverged, E109 for an unknown client;
-        DataError (E403, E405) for invalid samples.
+        the global model. Raises UsageError: E131 if the model is not available or has diverged, E109 for an
+        unknown client; DataError (E403, E405) for invalid samples.
         """
         k, x_N = client_number(self.run.federation, client), prepare_samples(self.run, x)
         if not len(x_N):
