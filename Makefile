@@ -22,7 +22,7 @@ test: $(READY)
 
 # Flower pins other versions of what the rest uses, so tests that need it have an environment of their own; all others of
 # tests/federation run with `make test`. Those with real processes mostly wait; they begin first, the longest before the others.
-REAL := $(addprefix tests/federation/test_, $(addsuffix .py, guarded_real resume_real real first_round))
+REAL := $(addprefix tests/federation/test_, $(addsuffix .py, resume_real real first_round))
 test-deploy: $(FLOWER)/.ready
 	$(FLOWER)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m flower $(REAL) tests/federation tests/campaign
 

@@ -1,5 +1,5 @@
-"""Write the pages that are made from the code: all methods, settings, commands, attacks and error codes, the
-data sets, the evidence.
+"""Write the pages that are made from the code: all methods, settings, commands, attacks, the data sets, the
+evidence.
 
 python tools/docs.py            write them
 python tools/docs.py --check    exit with code 1 if any page differs from what would be written
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
 import reference
+from data_page import page as data_page
 from evidence_page import page as evidence_page
 from methods_page import overview_page as overview
 
@@ -24,7 +24,6 @@ from unskew.config import Settings
 from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.data.docs_page import page as data_page
 from unskew.methods import catalogue, registry
 from unskew.report.method_pages import method_page
 from unskew.runs.resolve import resolve
@@ -66,9 +65,6 @@ def pages(site: bool = False) -> dict[Path, str]:
     lines = {name: entry.summary for name, entry in catalogue.entries().items()}
     texts[DOCS / "methods.md"] = overview(
         {name: (part, known[name], lines[name]) for name, part in methods.items()}
-    )
-    texts[DOCS / "errors.md"] = (
-        resources.files("unskew").joinpath("error_codes.md").read_text(encoding="utf-8")
     )
     texts[DOCS / "settings.md"] = reference.settings()
     texts[DOCS / "commands.md"] = reference.commands()

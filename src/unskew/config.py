@@ -323,7 +323,7 @@ class Settings:
         """The Python files in the settings method, model, loss and metrics, by setting."""
         files = [name.rpartition(":")[0] for name in self.metric_names]
         by_setting = {
-            "method": [call.file for call in calls.parse_sum(self.method, "method", "E102") if call.file],
+            "method": [call.file for call in calls.parse_sum(self.method) if call.file],
             "model": [file for file in [self.model_file] if file],
             "loss": [file for file in [self.loss.rpartition(":")[0]] if file.endswith(".py")],
             "metrics": [file for file in files if file.endswith(".py")],

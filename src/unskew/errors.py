@@ -1,7 +1,7 @@
 """Errors are sentences with a code: what is wrong, where, and what to do.
 
 Codes: E1xx wrong use, E2xx state on disk, E3xx replies of clients, E4xx data, E5xx sites and servers.
-error_codes.md has a paragraph for each.
+docs/errors.md has a paragraph for each.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import difflib
 import functools
 from collections.abc import Iterable
 from importlib import resources
+from pathlib import Path
 from typing import Self
 
 
@@ -115,9 +116,15 @@ def excerpt(value: object, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
+def docs_folder() -> Path:
+    """The folder of the documentation's pages, in the installed package or in a checkout."""
+    package = Path(str(resources.files("unskew")))
+    return package / "docs" if (package / "docs").is_dir() else package.parents[1] / "docs"
+
+
 @functools.cache
 def code_pages() -> dict[str, str]:
-    """Maps each code to what it means and what to do about it, from error_codes.md."""
-    text = resources.files("unskew").joinpath("error_codes.md").read_text(encoding="utf-8")
+    """Maps each code to what it means and what to do about it, from docs/errors.md."""
+    text = (docs_folder() / "errors.md").read_text(encoding="utf-8")
     entries = (part.partition("\n") for part in text.split("\n### ")[1:])
     return {code: page.partition("\n## ")[0].strip() for code, _, page in entries}

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.campaign.cases import CannotTry, check, until
-from tests.federation.loopback import SITES, Cable, Loopback, below
+from tests.federation.loopback import SITES, Cable, Loopback, below, command_line
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = {
@@ -200,14 +200,6 @@ def left_in(root: Path) -> dict[int, str]:
             if pid != os.getpid() and (where.startswith(place) or place in command):
                 seen[pid] = command or where
     return seen
-
-
-def command_line(pid: int) -> str:
-    """What a process was started as; "" if it has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
 
 
 def alive(pid: int) -> bool:

@@ -251,7 +251,7 @@ X, Y = np.random.default_rng(0).random((20, 3)).astype(np.float32), np.arange(20
     [
         (
             {"x": X, "y": np.array(["a", None] * 10, dtype=object)},
-            "Object arrays cannot be loaded.*dtype=str",
+            "it holds Python objects.*dtype=str",
         ),
         ({"x": X}, "holds x; it needs x and y, or x_train"),
         ({"x_train": X, "y_train": Y, "x_test": X}, "x_test and y_test; give both"),

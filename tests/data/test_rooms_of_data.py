@@ -3,13 +3,11 @@ mean."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from unskew import data
-from unskew.data import docs_page, registry, skew
+from unskew.data import registry, skew
 from unskew.data.clients import availability
 from unskew.data.clients.availability import Availability, Options
 from unskew.data.skew import Skew
@@ -79,10 +77,6 @@ def test_availabilities_out_of_range_are_refused(text, message):
     with pytest.raises(UsageError) as refused:
         Availability.parse(text)
     assert str(refused.value).startswith(message)
-
-
-def test_the_page_is_what_the_code_says():
-    assert docs_page.page() == (Path(__file__).parents[2] / "docs" / "data-sets.md").read_text()
 
 
 def test_one_function_reads_every_text_that_names_data(tmp_path):

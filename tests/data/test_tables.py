@@ -11,6 +11,7 @@ import pytest
 
 import unskew
 from tests.cli.calling import call
+from tests.data.test_folders import notes
 from unskew import config, data
 from unskew.data import data_overview, prediction_inputs
 from unskew.data.samples.dataset import Dataset
@@ -52,11 +53,6 @@ def read(tmp_path):
         return data.read(path, **{k: v for k, v in options.items() if v})
 
     return of
-
-
-def notes(d: Dataset) -> str:
-    assert d.intake
-    return "; ".join(f"{topic}: {text}" for topic, text in d.intake.notes)
 
 
 def number(i: int) -> str:

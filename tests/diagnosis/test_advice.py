@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tools.evidence_page import candidates, trials
+from tools.evidence_page import advise, candidates, trials
 from unskew.diagnosis import advice
-from unskew.diagnosis.advice import SOFT, Goal, Scores, Setting, advise, gain, nearest, pays, ranking
+from unskew.diagnosis.advice import SOFT, Goal, Scores, Setting, gain, nearest, pays, ranking
 from unskew.diagnosis.skews import Skews
 
 

@@ -177,7 +177,7 @@ class Loopback:
 
     def pid(self, name: str, program: str, other: int | None = None) -> int:
         """The process of this program below one of ours. other: what to return while there is none."""
-        pids = (pid for pid in below(self.running[name].pid) if program in _command_line(pid))
+        pids = (pid for pid in below(self.running[name].pid) if program in command_line(pid))
         return next(pids) if other is None else next(pids, other)
 
     def kill(self, name: str) -> None:
@@ -305,7 +305,8 @@ def _send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _command_line(pid: int) -> str:
+def command_line(pid: int) -> str:
+    """What a process was started as; "" if it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
     except OSError:

@@ -16,7 +16,7 @@ from tests.cli.calling import call
 from unskew.cli import federation as commands
 from unskew.config import dump
 from unskew.federation import tickets as admission
-from unskew.federation.journal import JOURNAL_FILE, Journal, file_sha256
+from unskew.federation.journal import JOURNAL_FILE, Journal
 from unskew.federation.protocol import study_rules
 from unskew.federation.site import connection as processes
 from unskew.federation.site import site_folder as site_checks
@@ -24,6 +24,7 @@ from unskew.federation.site.site_folder import Finding, SiteFolder
 from unskew.federation.tickets import Coordinator, Ticket
 from unskew.records.run_lock import RunLock
 from unskew.runs import conformance
+from unskew.system import disk
 
 FINE = [Finding("network", False, "no server yet"), Finding("data", True, "40 samples")]
 
@@ -175,7 +176,7 @@ def test_an_audit_notices_files_that_were_changed_after_the_run(tmp_path, lung):
     journal = Journal(run / JOURNAL_FILE, lung.key)
     journal.note("begun")
     journal.note(
-        "done", files={name: file_sha256(run / name) for name in ("metrics.jsonl", "model.safetensors")}
+        "done", files={name: disk.sha256(run / name) for name in ("metrics.jsonl", "model.safetensors")}
     )
     journal.close()
     told = call("federation", "audit", "lung", "run", "--json", cwd=tmp_path)

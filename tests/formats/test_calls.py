@@ -45,7 +45,7 @@ def test_files_and_what_is_meant_in_them():
 
 
 def test_a_sum_is_split_outside_brackets_only():
-    pieces = calls.parse_sum("a(x='b+c', y=(1+2j, )) + d.py:E+f", "method", "E102")
+    pieces = calls.parse_sum("a(x='b+c', y=(1+2j, )) + d.py:E+f")
     assert [p.name for p in pieces] == ["a", "d.py:E", "f"]
     assert pieces[0].arguments == {"x": "b+c", "y": (1 + 2j,)}
 

@@ -5,32 +5,17 @@ from __future__ import annotations
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import unskew
-from unskew.config import build
+from tests.runs.test_trial import CLASSES, data
+from tests.runs.test_trial import resolved as given
 from unskew.errors import UsageError
-from unskew.round.run import Run
-from unskew.runs.resolve import resolve
 
-SHAPE, CLASSES, N = (1, 6, 6), 3, 60
 LANES = pytest.mark.parametrize("lanes", ["1", "16"])
-
-
-def data() -> unskew.Dataset:
-    rng = np.random.default_rng(2)
-    y = np.arange(N) % CLASSES
-    x = (rng.random((N, *SHAPE)) + 0.4 * y[:, None, None, None]).astype(np.float32)
-    return unskew.data.arrays(x, y, x, y)
-
-
-def given(module: nn.Module, method: str = "fedavg", **options) -> Run:
-    settings = build({"method": method, "clients": 3, "normalise": "none", "device": "cpu", **options})
-    return resolve(settings, data(), model=module)
 
 
 def trained(module: nn.Module, method: str = "fedavg", **options) -> unskew.Result:

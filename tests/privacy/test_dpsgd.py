@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.privacy.test_sums import norm
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.data.clients.availability import Availability
@@ -22,10 +23,6 @@ from unskew.runs import conformance
 from unskew.runs.disclosure import accounts
 
 pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
-
-
-def norm(g):
-    return float(torch.cat([t.flatten() for t in g.values()]).double().norm())
 
 
 @pytest.mark.parametrize("far", [1.0, 1e3, 1e38])

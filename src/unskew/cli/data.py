@@ -56,8 +56,8 @@ def get(
     counts.
 
     Without --from the files are downloaded from their original address to OUT/originals and verified; the
-    same command resumes a download that broke off. Sets without such an address say where to get them.
-    Nothing is unpacked to a disk, and nothing is unpickled unsafely.
+    same command resumes a download that broke off. Nothing is unpacked to a disk, and nothing is unpickled
+    unsafely.
     """
     from unskew.data.downloads import get as downloads
 

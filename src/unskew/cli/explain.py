@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from unskew.cli.options import Json
@@ -35,13 +33,12 @@ def _page(name: str) -> str:
 
     Raises UsageError (E125) if there is none of that name.
     """
-    from unskew.errors import UsageError, code_pages, excerpt, suggestion
+    from unskew.errors import UsageError, code_pages, docs_folder, excerpt, suggestion
 
     is_code = re.fullmatch(r"E\d+", name)
     if not is_code and not name.endswith(".md"):
         return ""
-    package = Path(str(resources.files("unskew")))
-    folder = package / "docs" if (package / "docs").is_dir() else package.parents[1] / "docs"  # a checkout
+    folder = docs_folder()
     pages = {f"docs/{path.relative_to(folder).as_posix()}": path for path in folder.rglob("*.md")}
     known = code_pages() if is_code else pages
     if name not in known:

@@ -14,6 +14,7 @@ import typer
 
 from unskew.cli.options import POSITIONAL, Json, Option
 from unskew.errors import StateError, UsageError
+from unskew.formats.specs import split_names
 
 if TYPE_CHECKING:
     from unskew.federation.tickets import Coordinator, Ticket
@@ -27,11 +28,6 @@ def _open(folder: Path, name: str) -> Coordinator:
     from unskew.federation.tickets import Coordinator
 
     return Coordinator.open(folder / name)
-
-
-def _texts(text: str) -> list[str]:
-    """The texts between commas."""
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def init(
@@ -51,7 +47,7 @@ def init(
     from unskew.federation.certificates import DAYS
     from unskew.federation.tickets import TICKET_DAYS, Coordinator
 
-    home = Coordinator.make(folder / name, name, host, _texts(sites))
+    home = Coordinator.make(folder / name, name, host, split_names(sites))
     if as_json:
         facts = {"folder": str(home.folder), "sites": list(home.sites)}
         print(json.dumps({**facts, "fingerprints": home.fingerprints}))

@@ -79,12 +79,12 @@ class ModelOptions:
         """The run as `unskew.load` reads it; raises UsageError as `load` does, and StateError (E117) for a
         comparison and a table."""
         from unskew import api
-        from unskew.cli.site import names
         from unskew.experiments.pages import KeptTable
+        from unskew.formats.specs import split_names
         from unskew.records.checkpoints import LATEST
         from unskew.results import Comparison, SitePredictor
 
-        own = {"data": self.data or None, "classes": names(self.classes)}
+        own = {"data": self.data or None, "classes": split_names(self.classes)}
         code = {"model": self.model, "method": self.method}
         result = api.load(self.run, **code, unfinished=self.unfinished, best=self.best, **own)
         if isinstance(result, Comparison | KeptTable):

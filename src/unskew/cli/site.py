@@ -15,6 +15,7 @@ import typer
 
 from unskew.cli.options import POSITIONAL, Json, Option
 from unskew.errors import UsageError
+from unskew.formats.specs import split_names
 
 if TYPE_CHECKING:
     from unskew.federation.site.site_folder import Finding, SiteFolder
@@ -40,11 +41,6 @@ MOST_RUNS, MOST_ERRORS, MOST_WAITING = 20, 10, 20
 """What `site watch` prints at most, the newest first."""
 LATER_CHECKS = ("network", "admission")
 """Checks that a new site need not pass yet: the server may not run, and the site's key is not admitted."""
-
-
-def names(classes: str) -> list[str]:
-    """The class names in the text of --classes."""
-    return [c.strip() for c in classes.split(",") if c.strip()]
 
 
 def join(
@@ -139,7 +135,7 @@ def _join(folder: Path, ticket: Path, coordinator: str, data: str, classes: str)
     check_fingerprint(given, coordinator or _ask_fingerprint())
     joined = SiteFolder.make(folder, given)
     _show_joined(joined, compared=True)
-    findings = check_site(folder, data, names(classes))
+    findings = check_site(folder, data, split_names(classes))
     _show_findings(findings, LATER_CHECKS)
     if wrong := [f.what for f in findings if not f.ok and f.what not in LATER_CHECKS]:
         print("The site has joined and has connected to nobody. Mend this, then repeat the command.")
@@ -210,8 +206,8 @@ def refuse(number: Number, folder: Folder = SITE) -> None:
 
 
 def watch(folder: Folder = SITE) -> None:
-    """Print what waits, what runs, what has left this site, the last scores, and the last errors that its
-    coordinator was told."""
+    """Print the state of a site: waiting and running studies, data that left, the last scores, and the last
+    errors that were sent to the coordinator."""
     from unskew.federation.site.site_folder import SiteFolder
 
     print(state_text(SiteFolder.open(folder)))
@@ -323,13 +319,13 @@ def check(
     from unskew.federation.site.site_folder import check_site, policy_finding
 
     joined = study is None or folder.exists()
-    findings = check_site(folder, data, names(classes), for_study=not joined)
+    findings = check_site(folder, data, split_names(classes), for_study=not joined)
     readable = all(f.ok for f in findings if f.what == "data")
     leaves: list[str] = []
     if study and readable:
         from unskew.federation.site.study_review import forecast
 
-        asked, leaves = forecast(study, data, names(classes), sites, model)
+        asked, leaves = forecast(study, data, split_names(classes), sites, model)
         if joined:
             findings.append(policy_finding(folder, asked))
     if as_json:

@@ -107,7 +107,7 @@ less (compression), or limits what can be learnt from what is sent (privacy). Re
 
 
 class Description(Configured):
-    """What lists, reports, searches and checks read of a Part; training does not depend on it."""
+    """Attributes of a Part for lists, reports, tuning and checks; they do not affect training."""
 
     use_when: ClassVar[str] = ""
     """One sentence for the method's page: when to use it."""

@@ -221,5 +221,5 @@ def _is_here(name: str) -> bool:
 
 
 def _description(name: str, path: Path) -> str:
-    line = "; ".join(filter(None, (python_files.summary(path), ", ".join(python_files.defaults(path, name)))))
+    line = python_files.description(path)
     return line if _is_here(name) else f"{line}  (not found: set UNSKEW_DATA)"

@@ -236,8 +236,3 @@ def pays(best: Expectation, pooling: Pooling | None = None) -> Verdict:
     if lead is None or abs(lead.mean) <= lead.spread * (SURE if pooling else 1):
         return "open"
     return "yes" if lead.mean > 0 else "no"
-
-
-def advise(goal: Goal, ranked: Sequence[Expectation]) -> str:
-    """The recommended method: the first of a ranking, or `local` if federating does not pay at the sites."""
-    return LOCAL if goal == "sites" and pays(ranked[0]) == "no" else ranked[0].method

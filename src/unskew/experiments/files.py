@@ -16,6 +16,7 @@ from unskew.attacks.registry import attack_of
 from unskew.errors import UnskewError, UsageError, suggestion
 from unskew.experiments.experiment import Claim, Experiment, Leak, TableRow, Trend
 from unskew.formats import documents
+from unskew.formats.specs import split_names
 from unskew.methods.registry import arguments_of_method
 from unskew.round.run import is_reference
 from unskew.runs.resolve import check_spelling
@@ -93,7 +94,7 @@ def _claim(where: str, entry: Any, methods: Iterable[str]) -> Claim | Trend:
     than = entry.get("than") if isinstance(entry, dict) else None
     if isinstance(than, str):
         every, _, but = than.partition(" but ")
-        excluded = {name.strip() for name in but.split(",") if name.strip()}
+        excluded = set(split_names(but))
         if every.strip() != "all" or not excluded <= set(methods):
             text = f"than should be a list of methods, all, or all but some, got '{than}'."
             raise _refused(f"{where}: {text}")

@@ -73,15 +73,8 @@ def changed_files(path: Path, run: Path) -> list[str]:
     """The files of a finished run that no longer have the digests in the last line of its journal."""
     lines = path.read_bytes().splitlines()
     last = json.loads(lines[-1]) if lines else {}
-    return [name for name, sha in last.get("files", {}).items() if file_sha256(run / name) != sha]
-
-
-def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file as hexadecimal digits; "" if there is no file."""
-    if not path.exists():
-        return ""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    files = last.get("files", {}).items()
+    return [n for n, sha in files if not (run / n).exists() or disk.sha256(run / n) != sha]
 
 
 def _defect(line: bytes, count: int, head: str, key: PublicKey) -> str:

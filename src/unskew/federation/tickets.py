@@ -149,7 +149,7 @@ class Coordinator:
     sites: tuple[str, ...]
 
     @staticmethod
-    def make(folder: Path, name: str, address: str, sites: list[str]) -> Coordinator:
+    def make(folder: Path, name: str, address: str, sites: Sequence[str]) -> Coordinator:
         """Create a federation. address: HOST or HOST:PORT at which sites reach the server.
 
         Raises UsageError: E161 if the folder already contains one, E503 or E109 for an invalid address or

@@ -67,15 +67,15 @@ def parse(text: str, what: str, code: str) -> Call:
         raise UsageError(code, f"{problem}; write name(key=value).") from None
 
 
-def parse_sum(text: str, what: str, code: str) -> tuple[Call, ...]:
-    """Parse the calls of `a(key=value)+b`, in their order; raises as `parse` does."""
+def parse_sum(text: str) -> tuple[Call, ...]:
+    """Parse the calls of a method, `a(key=value)+b`, in their order. Raises UsageError (E102)."""
     try:
         cuts = [position for position, character, depth in _walk(text) if character == "+" and not depth]
         pieces = zip([-1, *cuts], [*cuts, len(text)])
         return tuple(_call(text[begin + 1 : end]) for begin, end in pieces)
     except _CallSyntaxError as why:
-        problem = f"cannot read the {what} {excerpt(text)}: {why}"
-        raise UsageError(code, f"{problem}; write name(key=value)+name.") from None
+        problem = f"cannot read the method {excerpt(text)}: {why}"
+        raise UsageError("E102", f"{problem}; write name(key=value)+name.") from None
 
 
 def parse_value(text: str, where: str, code: str) -> object:

@@ -39,13 +39,12 @@ class Input:
 
     @property
     def size(self) -> int:
-        """How many numbers it takes in a row."""
+        """The number of values in a row."""
         return math.prod(self.shape)
 
     @property
     def channels(self) -> int:
-        """How many numbers its first axis has, each of which is scaled by constants of its own; 1 of a single
-        number."""
+        """The length of the first axis, 1 for a scalar. Each channel has scaling constants of its own."""
         return self.shape[0] if self.shape else 1
 
     @property
@@ -96,7 +95,7 @@ class Layout:
         return np.repeat(np.arange(self.channels), sizes)
 
     def called(self, channel: int) -> str:
-        """What one of all channels is called: by its input, and its number in it where that has several."""
+        """The name of a channel of the row: its input, and its number if the input has several."""
         owners = [(e, c) for e in self.inputs for c in range(e.channels)]
         each, c = owners[channel]
         return f"input {each.name}" + (f", channel {c}," if each.channels > 1 else "")
@@ -129,7 +128,7 @@ class Layout:
         return ", ".join(map(str, self.inputs))
 
     def as_json(self) -> dict[str, Any]:
-        """What files hold of it."""
+        """The layout as JSON values, for files."""
         inputs = [[each.name, list(each.shape), each.kind, each.divided_by] for each in self.inputs]
         return {"named": self.named, "inputs": inputs}
 

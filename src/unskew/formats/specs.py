@@ -109,6 +109,11 @@ def _fields(kind: type[K], spec: Spec, owner: str, code: str) -> dict[str, objec
     return {name: number_or_text(item) for name, item in zip(kind.value, items)}
 
 
+def split_names(text: str) -> tuple[str, ...]:
+    """The names between commas, without spaces around them."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
 def names_in(text: str, known: Sequence[str], what: str) -> tuple[str, ...]:
     """The comma-separated names in a text; () for "none". what: the setting's name for messages. Raises
     UsageError (E109) for an unknown name."""

@@ -72,7 +72,7 @@ def parse(text: str, set_: Mapping[str, Mapping[str, object]] | None = None) -> 
     """
     further = {name: dict(arguments) for name, arguments in (set_ or {}).items()}
     parts = []
-    for call in calls.parse_sum(text, "method", "E102"):
+    for call in calls.parse_sum(text):
         if call.file:
             kind = user_part(call.file, call.member)
             parts.append(part_of(kind, kind.spelling, call.arguments | further.pop(kind.name, {})))
@@ -90,7 +90,7 @@ def parse(text: str, set_: Mapping[str, Mapping[str, object]] | None = None) -> 
 
 def arguments_of_method(text: str, set_: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, object]]:
     """The arguments for Parts of this method, by the Part's name or the name in the text."""
-    written = {_normalise(call.name) for call in calls.parse_sum(text, "method", "E102") if not call.file}
+    written = {_normalise(call.name) for call in calls.parse_sum(text) if not call.file}
     names = written | {part.name for part in parse(text).parts}
     return {part: dict(arguments) for part, arguments in set_.items() if part in names}
 
@@ -98,7 +98,7 @@ def arguments_of_method(text: str, set_: Mapping[str, Mapping[str, object]]) -> 
 def named_arguments(text: str, set_: Mapping[str, Mapping[str, object]]) -> set[str]:
     """The names `part.argument` of all arguments set by the text, its presets or set_."""
     named = set[str]()
-    for call in calls.parse_sum(text, "method", "E102"):
+    for call in calls.parse_sum(text):
         if call.file:
             kind, preset, name = user_part(call.file, call.member), {}, ""
         elif (name := _normalise(call.name)) == "fedavg":

@@ -39,11 +39,7 @@ def names() -> tuple[str, ...]:
 
 def describe() -> dict[str, str]:
     """A line with the description and arguments of each model, by name."""
-    return {name: _described(name, path) for name, path in files().items()}
-
-
-def _described(name: str, path: Path) -> str:
-    return "; ".join(filter(None, (python_files.summary(path), ", ".join(python_files.defaults(path, name)))))
+    return {name: python_files.description(path) for name, path in files().items()}
 
 
 def default_for(shape: tuple[int, ...], pixels: tuple[int, ...] = ()) -> str:

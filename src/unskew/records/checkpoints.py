@@ -62,13 +62,13 @@ class TensorForm(NamedTuple):
         return TensorForm(tensor.dtype, tuple(tensor.shape), math.prod(tensor.shape) * tensor.element_size())
 
 
-def file_buffers(tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None = None) -> list[memoryview]:
-    """The buffers of a safetensors file with these contiguous tensors on the CPU and these metadata.
+def file_buffers(tensors: Mapping[str, Tensor]) -> list[memoryview]:
+    """The buffers of a safetensors file with these contiguous tensors on the CPU.
 
     The buffers are views of the tensors' memory: write them before a tensor changes. Raises ValueError for a
     type that the format does not have.
     """
-    names, head = file_header({name: TensorForm.of(tensor) for name, tensor in tensors.items()}, facts)
+    names, head = file_header({name: TensorForm.of(tensor) for name, tensor in tensors.items()})
     return [head, *(tensor_bytes(tensors[name]) for name in names)]
 
 

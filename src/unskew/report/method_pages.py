@@ -18,28 +18,27 @@ from unskew.privacy.dpsgd import DPSGD
 from unskew.report.method_profile import scores
 
 
-def method_page(part: Part, fed: Fed, setting: str, *, title: str = "#") -> str:
+def method_page(part: Part, fed: Fed, setting: str) -> str:
     """A Part's page as Markdown: equations, hooks, settings, and what leaves a client in a run like `fed`.
 
-    setting: a description of `fed`, such as "digits and its default model, 10 clients". title: the marks of
-    the first heading.
+    setting: a description of `fed`, such as "digits and its default model, 10 clients".
     """
     kind = type(part)
     called = part.spelling or part.name  # a method in a file is called by its file
     module = inspect.cleandoc(sys.modules[kind.__module__].__doc__ or part.name)
     first, _, rest = module.partition("\n")
     pieces = [
-        f"{title} {part.name}",
+        f"# {part.name}",
         first,
         inspect.cleandoc(vars(kind).get("__doc__") or ""),
         block(rest.strip()),
         f"**When to use it.** {part.use_when}" if part.use_when else "",
         _far_below(part),
-        f"{title}# Hooks",
+        "## Hooks",
         _hooks(part),
-        f"{title}# Settings",
+        "## Settings",
         _settings(part),
-        f"{title}# What leaves a client",
+        "## What leaves a client",
         _disclosure(part, fed, setting),
         (
             f"Run it with `unskew run {called}`, or together with others: "

@@ -42,7 +42,7 @@ class Leaf:
 
 
 class Deliveries:
-    """What each client of a run holds."""
+    """Records which leaves of the slices each client holds."""
 
     def __init__(self, method: Method, clients: int):
         self.clients = clients
@@ -57,7 +57,8 @@ class Deliveries:
                 leaf.number[...] = 0
 
     def send(self, start: Broadcast, ids: Sequence[int]) -> Delivery:
-        """What these clients need of a broadcast's slices; `Delivery.settle` says who received it."""
+        """The leaves of a broadcast that these clients lack. Call `Delivery.settle` with those that received
+        them."""
         self._renumber(start.down)
         ids_N, numbers, lacking = np.array(ids, np.int64), dict[Name, Integers](), dict[Name, Any]()
         for name in [(part, leaf) for part, slice_ in start.down.items() for leaf in slice_]:

@@ -54,13 +54,13 @@ SIZES = (40, 1, 0, 2, 33, 17, 3, 20)
 NORMALISED_MODEL = "cnn_small(batch_norm=True)"
 
 
-def small_federation(channels: int = 3) -> Federation:
+def small_federation() -> Federation:
     """Eight small clients of 8x8 images in three classes."""
     rng = np.random.default_rng(7)
     n = sum(SIZES)
     y = rng.integers(0, 3, n)
     y[: SIZES[0]] = 1
-    x = (0.2 * rng.random((n, channels, 8, 8)) + 0.2 * y[:, None, None, None]).astype(np.float32)
+    x = (0.2 * rng.random((n, 3, 8, 8)) + 0.2 * y[:, None, None, None]).astype(np.float32)
     edges = np.cumsum([0, *SIZES])
     train = Index.of([np.arange(a, b) for a, b in pairwise(edges)])
     dataset = data.arrays(x, y, x[:60], y[:60], classes=("a", "b", "c"), name="check")

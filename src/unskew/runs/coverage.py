@@ -44,32 +44,29 @@ class UsedReplies:
     """The replies of a whole run.
 
     rounds: the number of finished rounds. received, used: the numbers of replies that arrived, and that were
-    merged. reasons: the number of events of each code. used_first: the number of merged replies in the first
-    round with replies.
+    merged. reasons: the number of events of each code.
     """
 
     rounds: int
     received: int
     used: int
     reasons: Counter[str] = field(default_factory=Counter)
-    used_first: int = 0
 
     @staticmethod
     def of(events: Iterable[Mapping[str, Any]], clients: int = client_lists.MOST_CLIENTS) -> UsedReplies:
         """The counts from the rows of events.jsonl. clients: their number in the run. Raises StateError
         (E111) for rows with more."""
-        rounds = received = used = used_first = 0
+        rounds = received = used = 0
         reasons: Counter[str] = Counter()
         for event in events:
             if event["code"] == _ROUND_CODE:
                 rounds += 1
                 merged = client_lists.count(event["answered"], clients)
-                used_first = used_first if received else merged
                 used += merged
                 received += event.get("received", merged)
             else:
                 reasons[event["code"]] += 1
-        return UsedReplies(rounds, received, used, reasons, used_first)
+        return UsedReplies(rounds, received, used, reasons)
 
     @property
     def dropped(self) -> int:

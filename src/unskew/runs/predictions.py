@@ -209,8 +209,7 @@ def client_number(federation: Federation, client: int | str | None) -> int:
 
 
 def input_facts(federation: Federation) -> dict[str, Any]:
-    """What a file with the model's weights says of its inputs and outputs, so that samples can be scaled
-    elsewhere."""
+    """The facts on inputs and outputs in a file of weights, by which other programs scale samples."""
     mean, std = federation.applied or (None, None)
     came = federation.intake.dtype if federation.intake else ""
     form = dict(federation.intake.form) if federation.intake else {}

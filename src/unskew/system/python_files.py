@@ -269,14 +269,13 @@ def summary(path: Path) -> str:
     return docstring(path).split("\n")[0].rstrip(".")
 
 
-def defaults(path: Path, function: str) -> tuple[str, ...]:
-    """`argument=default` in the words of the source, for each optional argument of a function."""
+def description(path: Path) -> str:
+    """`summary; argument=default, ...` of a file and of its function of the same name, as in the source."""
     for node in _parsed(path).body:
-        if isinstance(node, ast.FunctionDef) and node.name == function:
-            values = node.args.defaults
-            optional = node.args.args[len(node.args.args) - len(values) :]
-            return tuple(f"{one.arg}={ast.unparse(value)}" for one, value in zip(optional, values))
-    return ()
+        if isinstance(node, ast.FunctionDef) and node.name == path.stem and (values := node.args.defaults):
+            pairs = zip(node.args.args[-len(values) :], values)
+            return f"{summary(path)}; {', '.join(f'{a.arg}={ast.unparse(value)}' for a, value in pairs)}"
+    return summary(path)
 
 
 def constant(path: Path, name: str, otherwise: Any) -> Any:

@@ -120,11 +120,6 @@ class Federation(SampleForm):
         return len(self.train)
 
     @property
-    def K(self) -> int:
-        """The number of clients, by the letter that formulas use."""
-        return self.clients
-
-    @property
     def n_classes(self) -> int:
         """C, the number of outputs of a model: of classes or targets."""
         return len(self.classes)

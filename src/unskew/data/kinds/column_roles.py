@@ -36,11 +36,12 @@ from unskew.data.kinds.features import (
     column_of_numbers,
     is_row_number,
 )
-from unskew.data.kinds.labels import SPELLINGS, label_names
+from unskew.data.kinds.labels import SPELLINGS
 from unskew.data.samples.conversion import array_of, is_mapped
 from unskew.data.samples.dataset import Target
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.errors import DataError, UsageError, excerpt, suggestion
+from unskew.formats.specs import split_names
 
 SITE_NAMES = (
     *("site", "client", "domain", "hospital", "centre", "center", "institution"),
@@ -233,7 +234,7 @@ def label_column(
 
 def names_columns(columns: Mapping[str, Any], target: str) -> bool:
     """Whether a target names several columns of a table, and not one column with commas in its name."""
-    return len(label_names(target)) > 1 and target not in columns
+    return len(split_names(target)) > 1 and target not in columns
 
 
 def multilabel_columns(sheet: Sheet, target: str) -> tuple[tuple[str, ...], np.ndarray]:
@@ -242,7 +243,7 @@ def multilabel_columns(sheet: Sheet, target: str) -> tuple[tuple[str, ...], np.n
     Raises DataError: E403 for a column that does not exist, E404 for one of words or named twice, E405 for
     missing values.
     """
-    columns = tuple(column_named(sheet.columns, name, sheet.name) for name in label_names(target))
+    columns = tuple(column_named(sheet.columns, name, sheet.name) for name in split_names(target))
     if twice := next((c for c in columns if columns.count(c) > 1), ""):
         raise DataError("E404", f"{sheet.name}: the target names the column '{twice}' twice.")
     return columns, np.stack(
@@ -293,7 +294,7 @@ SEPARATORS = "-_. "
 
 
 def is_id_name(column: str) -> bool:
-    """Whether a column's name says that it identifies what a sample was taken from."""
+    """Whether a column has the name of an identifier, such as `patient_id`."""
     words = [_NUMBER_SUFFIX.sub("", word.lower()) for word in NAME_SEPARATOR.split(column)]
     return words == ["case"] or not ID_WORDS.isdisjoint(words)
 

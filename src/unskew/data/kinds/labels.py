@@ -33,6 +33,7 @@ from unskew.data.samples.dataset import NO_LABEL, Target, check_targets
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.data.storage.sample_rows import row_blocks
 from unskew.errors import DataError, excerpt, suggestion
+from unskew.formats.specs import split_names
 
 MOST_GAPS = 10
 """Maximal ratio of the number of classes to the number of classes that occur."""
@@ -314,12 +315,6 @@ def _token_labels(name: str, y: np.ndarray, x: np.ndarray) -> np.ndarray:
     return y
 
 
-def label_names(target: str) -> tuple[str, ...]:
-    """The labels that a target names: ("fever", "cough") for `fever, cough`; a tuple of one for a single
-    name."""
-    return tuple(name.strip() for name in target.split(",") if name.strip())
-
-
 def read_multilabels(name: str, ys: tuple[Any, Any], names: Sequence[str]) -> Labels:
     """The labels of training and test samples, bool [N, L].
 
@@ -355,7 +350,7 @@ def read_targets(name: str, ys: tuple[Any, Any], classes: Any, target: str | Tar
     if classes is not None:
         raise DataError("E403", f"{name}: classes name labels, and target a number; give one of them.")
     aim = Target(target) if isinstance(target, str) else target
-    names = (aim.name,) if np.ndim(ys[0]) == 1 else label_names(aim.name)
+    names = (aim.name,) if np.ndim(ys[0]) == 1 else split_names(aim.name)
     y, *test = [_target_numbers(name, array_of(part), len(names)) for part in ys if part is not None]
     y_test = test[0] if test else y[:0]
     check_targets(name, y, y_test, names)

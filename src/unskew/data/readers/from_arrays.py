@@ -21,7 +21,6 @@ from unskew.data.kinds.labels import (
     are_several_numbers,
     are_token_labels,
     label_array,
-    label_names,
     read_labels,
     read_multilabels,
     read_targets,
@@ -43,6 +42,7 @@ from unskew.data.samples.reading_notes import Intake, Note, quantity
 from unskew.data.storage.sample_rows import first_duplicates, row_digests
 from unskew.errors import DataError
 from unskew.formats.input_layout import Layout
+from unskew.formats.specs import split_names
 
 COMPARED_SCALES, SCALE_RATIO = 1_000, 10.0
 """Number of samples with which scales are compared, and the largest accepted ratio of training and test
@@ -221,7 +221,7 @@ def _read_labels(
         if are_token_labels(ys[0], xs[0], classes):
             return read_token_labels(name, xs, ys, classes)
         return read_labels(name, ys, xs[0].ndim, classes, origins)
-    names = label_names(target if isinstance(target, str) else target.name)
+    names = split_names(target if isinstance(target, str) else target.name)
     if len(names) > 1 and np.ndim(ys[0]) == 2 and not are_several_numbers(ys):
         return read_multilabels(name, ys, names)
     return read_targets(name, ys, classes, target)

@@ -53,7 +53,7 @@ from unskew.data.kinds.images import (
     SizeSetting,
     read_each,
 )
-from unskew.data.kinds.labels import label_names, sort_classes
+from unskew.data.kinds.labels import sort_classes
 from unskew.data.kinds.masks import MaskOrigin, as_masks, check_palettes, read_mask
 from unskew.data.kinds.media_files import Conversion, decode_paths
 from unskew.data.kinds.sounds import format_of, length_of
@@ -62,6 +62,7 @@ from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.dataset import Constants, Dataset, Target
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.errors import DataError, excerpt
+from unskew.formats.specs import split_names
 
 MASK_FOLDERS_HINT = (
     "put images into images/ and their masks into masks/ beside it (or SITE/images/ and SITE/masks/)"
@@ -127,8 +128,8 @@ def folder(
         note: Note = ("left out", f"{quantity(len(tree.files) - len(files), 'image')} beside sounds")
         tree = replace(tree, files=files, notes=(*tree.notes, note))
     kind = "sound" if files[0].kind in SOUND_ENDINGS else "image"
-    inputs = [name for name in label_names(x) if name != kind]
-    if x and (kind not in label_names(x) or not inputs):
+    inputs = [name for name in split_names(x) if name != kind]
+    if x and (kind not in split_names(x) or not inputs):
         fault = f"x='{x}' names the inputs of a sample, which are the {kind} and columns beside it"
         raise DataError("E403", f"{tree.root}: {fault}: x='{kind},COLUMN'.")
     listed = read_listing(tree, files, (label, site, group), aim, inputs)
@@ -350,7 +351,7 @@ def read_listing(
     not exist and for missing sites, E405 for inputs with missing values.
     """
     label, site, group = roles
-    named = {label, site, *label_names(aim.name if aim else ""), *inputs} - {""}
+    named = {label, site, *split_names(aim.name if aim else ""), *inputs} - {""}
     listing = find_listing(tree, files, named)
     if not listing:
         return None

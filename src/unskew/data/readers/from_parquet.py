@@ -49,7 +49,6 @@ from unskew.data.kinds.images import (
     SizeSetting,
     read_each,
 )
-from unskew.data.kinds.labels import label_names
 from unskew.data.kinds.media_files import Conversion, Decode, decode_files
 from unskew.data.kinds.sounds import RIFF, format_of, length_of
 from unskew.data.readers.from_items import INPUT_KEYS
@@ -71,6 +70,7 @@ from unskew.data.samples.dataset import Constants, Dataset, Target
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
 from unskew.data.storage.sample_rows import SampleSink, fits_memory, float32_bytes
 from unskew.errors import DataError, excerpt
+from unskew.formats.specs import split_names
 
 TABLE_KINDS = ("number", "text", "value")
 SAMPLE_KINDS = ("list", "packed")
@@ -129,7 +129,7 @@ def dataset_of_table(
 ) -> Dataset:
     """The set in a table, as `parquet` describes it. Raises DataError (E403) for missing values that are to
     be filled where lists or files are the samples."""
-    kept, target = choice.kept(table.columns, table.name), label_names(aim.name if aim else "")
+    kept, target = choice.kept(table.columns, table.name), split_names(aim.name if aim else "")
     column = _sample_column(table, kept, choice.x, {roles[0], *target})
     names = [n for n in kept if n != column and table.columns[n].kind in TABLE_KINDS]
     sheet = Sheet(table.name, LazyColumns(table, names), RowNames(table), test=table.test())

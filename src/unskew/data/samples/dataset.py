@@ -285,7 +285,7 @@ def largest_remainder(quota: np.ndarray, limit: np.ndarray) -> np.ndarray:
 
 
 class SampleForm:
-    """What the arrays of a set say of its samples and labels."""
+    """Properties of samples and labels that follow from the arrays of a set."""
 
     x: np.ndarray
     y: np.ndarray

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -47,7 +47,7 @@ def quantity(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
-def abbreviate(names: list[str], limit: int = 3) -> str:
+def abbreviate(names: Sequence[str], limit: int = 3) -> str:
     """The first of these names and the number of others: `a, b, c and 7 more`."""
     rest = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {rest:,} more" if rest > 0 else "")

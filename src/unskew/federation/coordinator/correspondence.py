@@ -314,11 +314,6 @@ def _claimed_site(reply: SignedMessage) -> str:
         return "?"
 
 
-def list_names(sites: Sequence[str], most: int = 6) -> str:
-    """The first names, and the number of further ones."""
-    return ", ".join(sites[:most]) + (f" and {len(sites) - most} more" if len(sites) > most else "")
-
-
 @dataclass
 class Attendance:
     """The sites of a run that can be asked, and the contents of the requests to them.

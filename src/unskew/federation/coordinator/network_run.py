@@ -19,6 +19,7 @@ from typing import Any, TextIO
 from unskew import config, data
 from unskew.config import Settings
 from unskew.core.trees import Tree
+from unskew.data.samples.reading_notes import abbreviate
 from unskew.errors import Paused, StateError, UnskewError, UsageError, printable
 from unskew.federation.coordinator.correspondence import (
     POLL_S,
@@ -27,12 +28,11 @@ from unskew.federation.coordinator.correspondence import (
     Channel,
     Contact,
     Correspondence,
-    list_names,
 )
 from unskew.federation.coordinator.orders import ENDING, Order, Terms
 from unskew.federation.coordinator.outliers import doubtful_counts, weight_lines
 from unskew.federation.coordinator.site_exchange import SiteExchange, SiteScores
-from unskew.federation.journal import JOURNAL_FILE, Journal, file_sha256
+from unskew.federation.journal import JOURNAL_FILE, Journal
 from unskew.federation.protocol.hello import (
     COORDINATOR,
     Hello,
@@ -212,7 +212,7 @@ def conduct(
             resolved = run_on(federation, settings, method)
             folder = NetworkFolder(path, resolved, post, notices, hellos, terms.min_sites)
             loop, state = folder.go(say, shown, ready)
-            files = {name: file_sha256(path / name) for name in SIGNED_FILES if (path / name).exists()}
+            files = {name: disk.sha256(path / name) for name in SIGNED_FILES if (path / name).exists()}
             journal.note("done", rounds=state.t, model=digest(state.weights), files=files)
             return loop, state
         except UnskewError as error:
@@ -275,8 +275,8 @@ def _gather(
         out = post.left_out | post.refusals.keys() - {*undecided} | present.keys()
         missing = [site for site in expected if site not in out]
         away = [site for site in missing if site not in undecided]
-        waiting = [f"for {list_names(away)}"] if away else []
-        waiting += [f"for approval at {list_names(undecided)}"] if undecided else []
+        waiting = [f"for {abbreviate(away, 6)}"] if away else []
+        waiting += [f"for approval at {abbreviate(undecided, 6)}"] if undecided else []
         text = f"{len(present)}/{len(expected)} sites are there"
         text += f"; waiting {' and '.join(waiting)} until {end} at most" if waiting else ""
         if text != reported:
@@ -289,11 +289,11 @@ def _gather(
         absent = [site for site in expected if site not in present]
         text = f"{len(present)} of {len(expected)} sites take part; {terms.min_sites} are needed."
         if missing or absent[0] not in post.refusals:
-            raise Paused("E206", f"{text} Missing: {list_names(absent)}.")
+            raise Paused("E206", f"{text} Missing: {abbreviate(absent, 6)}.")
         refusal = post.refusals[absent[0]]  # waiting is useless, because the absent sites have refused
         raise UsageError(refusal.code, f"{text} {absent[0]} refuses: {refusal.text}")
     if missing:
-        say(f"the wait is over; the run goes on without {list_names(missing)}")
+        say(f"the wait is over; the run goes on without {abbreviate(missing, 6)}")
     return {site: present[site] for site in expected if site in present}
 
 
@@ -378,7 +378,7 @@ def _conduct_federation(channel: Channel, order: Order, log: TextIO) -> None:
     home = Coordinator.open(Path(order.federation))
     contact = Contact.of(home, channel)
     if uninvited := [site for site in home.sites if site not in contact.sites]:
-        _say(log, f"not admitted, and not waited for: {list_names(uninvited)}")
+        _say(log, f"not admitted, and not waited for: {abbreviate(uninvited, 6)}")
     settings, loops = config.rebuild(dict(order.settings)), list[Loop]()
 
     def say(text: str) -> None:

@@ -62,7 +62,7 @@ class AnsweredRequest:
 
 @dataclass
 class RunLedger:
-    """What one run has taken.
+    """The data that left the site for one run, and the terms of the run.
 
     study: digest of its settings. began, last: time of its begin and of its last request. epsilon, delta:
     its privacy budget. bytes: bytes sent. t: the last requested round. kinds: kind of disclosure by name.

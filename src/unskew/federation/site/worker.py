@@ -24,6 +24,7 @@ from unskew.federation.protocol.signed_messages import BUDGET, SOCKET, SignedMes
 from unskew.federation.site.site import Site, SiteIdentity
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.site_data import load
+from unskew.formats.specs import split_names
 from unskew.system import python_files
 
 OVERDUE = 70
@@ -72,7 +73,7 @@ def main() -> None:
     options = parser.parse_args()
     os.umask(0o077)  # private state and what has left are for this user only
     joined = SiteFolder.open(options.folder)
-    classes = [c.strip() for c in options.classes.split(",") if c.strip()]
+    classes = split_names(options.classes)
 
     def say(text: str) -> None:
         with suppress(OSError):  # a full disk under the log must not cost an answer

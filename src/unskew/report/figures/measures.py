@@ -12,8 +12,8 @@ import numpy as np
 from unskew.report.figures.svg import HUES, SHADES, WIDTH, dots, label_stride, rects, shorten, svg, text
 
 
-def histograms(shares: Mapping[str, Any], classes: Sequence[str], most: int = 3) -> str:
-    """Class shares (FLea, figure 7): a row for the buffer, and two for each of the first `most` clients; ""
+def histograms(shares: Mapping[str, Any], classes: Sequence[str]) -> str:
+    """Class shares (FLea, figure 7): a row for the buffer, and two for each of the first three clients; ""
     without a buffer.
 
     shares: {"buffer": [C], "local": [[C]...], "mixed": [[C]...], "names": clients' names, optional}; counts
@@ -24,7 +24,7 @@ def histograms(shares: Mapping[str, Any], classes: Sequence[str], most: int = 3)
     names = dict(enumerate(shares.get("names", [])))
     rows = {"buffer": shares["buffer"]}
     for kind, words in (("local", "own"), ("mixed", "mix")):
-        for k, row in enumerate(shares.get(kind, [])[:most]):
+        for k, row in enumerate(shares.get(kind, [])[:3]):
             if sum(row):
                 rows[f"{words}, {names.get(k, f'client {k}')}"] = row
     values = [[share / sum(row) if share else None for share in row] for row in rows.values()]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from unskew.data.clients.availability import PRESENCE_KINDS, Options
 from unskew.data.registry import READERS, files, reader_of
 from unskew.data.skew import SHIFTS, partitions
 from unskew.formats import arguments
-from unskew.formats.markdown import arguments_table, table
+from unskew.formats.markdown import table
 from unskew.system import python_files
 
 MEANINGS = {
@@ -35,7 +37,7 @@ def page() -> str:
         "This page is made from the code; [data.md](data.md) explains how the pieces fit together.",
         "## Named sets",
         (
-            "Every set but `digits` is a NumPy archive, `NAME.npz`, in the folder that the environment"
+            "Every set but `digits`, `diabetes` and `two_digits` is a NumPy archive, `NAME.npz`, in the folder that the environment"
             " variable `UNSKEW_DATA` names; `unskew data get NAME` makes some of them. Arguments follow the"
             " name: `office_caltech10(size=128)`."
         ),
@@ -72,6 +74,20 @@ def page() -> str:
         arguments_table("availability", {**PRESENCE_KINDS, "every kind": Options}),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def arguments_table(owner: str, kinds: Mapping[str, Callable[..., Any]]) -> str:
+    """A table of the arguments of functions or dataclasses. owner: the heading of the column of names."""
+    rows = (
+        (f"`{name}`", f"`{a.name}`", a.type, a.range, _default(a), a.meaning)
+        for name, kind in kinds.items()
+        for a in arguments.of(kind)
+    )
+    return table((owner, "argument", "type", "range", "default", "meaning"), rows)
+
+
+def _default(argument: arguments.Argument) -> str:
+    return "required" if argument.default is arguments.REQUIRED else f"`{argument.default}`"
 
 
 def _set_table() -> str:
