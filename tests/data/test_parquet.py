@@ -388,3 +388,14 @@ def test_new_rows_are_read_as_those_of_training_were(tmp_path):
         prediction_inputs.read_inputs(
             tmp_path / "other.parquet", data.read(f"{tmp_path}/files.parquet").intake.form
         )
+
+
+def test_far_more_values_than_the_files_size_makes_likely_are_refused_unread(tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    zeros = pyarrow.array([np.zeros(100_000)] * 6)
+    parquet.write_table(pyarrow.table({"x": zeros, "label": [0, 1] * 3}), tmp_path / "t.parquet")
+    monkeypatch.setattr("unskew.data.files.archives.SMALL_SIZE", 1 << 16)
+    with pytest.raises(DataError, match=r"E401 .*t\.parquet: its .* bytes unpack to more than"):
+        data.read(tmp_path / "t.parquet")

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from unskew import data
+from unskew.errors import DataError
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (20, 8, 8, 3)).astype(np.uint8)
@@ -44,3 +45,12 @@ def test_grey_images_among_coloured_ones_are_read_in_colour():
     assert mixed.shape == (20, 3, 8, 8)
     assert np.array_equal(mixed[1], samples(COLOURS)[0][1])
     assert np.array_equal(mixed[2, 0], mixed[2, 2])
+
+
+def test_an_image_of_more_pixels_than_memory_is_meant_for_is_refused(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        Image.new("L", (9, 9)).save(tmp_path / name / "1.png")
+    monkeypatch.setattr("unskew.data.kinds.images.MOST_PIXELS", 80)
+    with pytest.raises(DataError, match=r"E401 .*1\.png has 9 x 9 pixels, and at most 80 are decoded"):
+        data.folder(tmp_path, size=8)

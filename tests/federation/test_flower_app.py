@@ -112,6 +112,15 @@ def test_a_study_imports_no_file_that_it_alone_names(joined, tmp_path):
         run_study(grid, home.folder, settings, tmp_path / "run", wait_s=0.1)
 
 
-def test_a_folder_of_no_site_is_one_sentence(tmp_path):
-    with pytest.raises(UsageError, match=r"E503 .* is not a site's folder; join a federation first"):
+def test_sums_need_sites_that_stay(joined, tmp_path):
+    home, grid = joined
+    settings = study(tmp_path / "study.yaml", method="fedavg", secure_aggregation="on")
+    with pytest.raises(UsageError, match="E506 secure_aggregation .*unskew serve"):
+        run_study(grid, home.folder, settings, tmp_path / "run")
+
+
+def test_what_fails_at_a_site_names_its_folder_there_alone(tmp_path, capsys):
+    """Flower sends the text of an error to the ServerApp."""
+    with pytest.raises(UsageError, match=r"^E503 the site's log says more\.$"):
         answer(Message(RecordDict(), 1, "query"), tmp_path, "own.npz")
+    assert f"{tmp_path} is not a site's folder" in "".join(capsys.readouterr())

@@ -127,7 +127,7 @@ def test_weights_of_arrays_that_are_none_are_refused(v, says):
         data.take((X, Y), weight="v")
 
 
-@pytest.mark.parametrize("method", ["flea", "bsm", "dpsgd", "fedbabu"])
+@pytest.mark.parametrize("method", ["flea", "bsm", "dpsgd", "fedbabu", "fedphp", "gpfl", "feddecorr"])
 def test_methods_in_which_all_samples_count_alike_refuse_them(method):
     with pytest.raises(UsageError, match=f"E108 '{method}' cannot run here: all samples count alike"):
         train(samples(weight=V), method)

@@ -14,6 +14,8 @@ Letters: n samples that are examined, D columns.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from unskew.data.clients.federation import Federation
@@ -27,7 +29,7 @@ from unskew.data.column_statistics import (
 )
 from unskew.data.samples.dataset import Dataset, strata
 from unskew.data.samples.packing import input_column
-from unskew.data.samples.reading_notes import abbreviate, quantity
+from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.data.storage.sample_rows import Rows, is_streamed, select_samples
 from unskew.errors import excerpt
 
@@ -56,12 +58,26 @@ def table(dataset: Dataset | Federation) -> str:
         _output_row(dataset),
         *_site_rows(dataset),
         *_column_rows(dataset),
-        *(("warning", text) for text in unit_warnings(dataset)),
-        *(("warning", text) for text in (leaks(dataset), class_imbalance(dataset)) if text),
     ]
     notes = dataset.intake.notes if dataset.intake else ()
+    if isinstance(dataset, Dataset):  # a federation's notes have them
+        rows += value_warnings(dataset)
     rows += sorted(notes, key=lambda note: TOPICS.index(note[0]))
     return "\n".join(f"{topic:<9}{text}" for topic, text in rows)
+
+
+def value_warnings(data: Dataset | Federation) -> list[Note]:
+    """Warnings about values: units, columns that give the label away, one dominant class."""
+    texts = [*unit_warnings(data), leaks(data), class_imbalance(data)]
+    return [("warning", text) for text in texts if text]
+
+
+def with_warnings(federation: Federation) -> Federation:
+    """The federation with its `value_warnings` among its notes, from which overview and report take them."""
+    if federation.intake is None:
+        return federation
+    new = [note for note in value_warnings(federation) if note not in federation.intake.notes]
+    return replace(federation, intake=federation.intake.with_notes(*new))
 
 
 def _column_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:

@@ -35,6 +35,7 @@ class AFL(Part):
         "how far a loss of 1 moves its client's weight, in units of an equal share 1 / K; 0 is FedAvg",
     ] = 0.2
     name = "afl"
+    equal_samples = True
     family = "fairness"
     use_when = "The worst client's score counts, and clients are few: silos that all answer."
     neutral = {"step": 0.0}

@@ -38,6 +38,7 @@ class Elastic(Part):
         "the most sensitive: the client for whom a weight is it, or the weight for all clients",
     ] = "clients"
     name = "elastic"
+    equal_samples = True
     family = "merge"
     against = ("labels",)
     use_when = (

@@ -57,6 +57,7 @@ class FedBR(Part):
         512,
     )
     name = "fedbr"
+    equal_samples = True
     family = "representation"
     against = ("labels",)
     use_when = "Small, skewed clients may share averages of inputs without labels."

@@ -37,6 +37,7 @@ class FedCP(Part):
 
     lam: Annotated[NonNegative, "weight of what keeps features near the received model's"] = 5.0
     name = "fedcp"
+    equal_samples = True
     own_logits = True
     family = "personalised"
     against = ("labels",)

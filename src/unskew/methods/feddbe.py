@@ -30,6 +30,7 @@ class FedDBE(Part):
 
     kappa: Annotated[NonNegative, "weight of the pull of the features' mean to that of all clients"] = 1.0
     name = "feddbe"
+    equal_samples = True
     family = "personalised"
     against = ("labels",)
     use_when = (

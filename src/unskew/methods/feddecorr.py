@@ -23,6 +23,7 @@ class FedDecorr(Part):
     beta: Annotated[NonNegative, "weight of the penalty; 0 is FedAvg"] = 0.1
     form: Annotated[Literal["code", "paper"], "which of the two penalties above"] = "code"
     name = "feddecorr"
+    equal_samples = True
     family = "representation"
     against = ("labels",)
     use_when = "There are few clients, and features collapse into few directions."

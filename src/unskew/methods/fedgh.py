@@ -33,6 +33,7 @@ class FedGH(Part):
     epochs: Annotated[int, Ge(1), Le(10_000), "passes over the clients' class means, a round"] = 1
     batch_size: Annotated[Count, "class means in a step"] = 1
     name = "fedgh"
+    equal_samples = True
     family = "personalised"
     against = ("labels",)
     use_when = "Clients need personal bodies, and a common head should still tell the classes apart."

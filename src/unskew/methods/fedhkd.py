@@ -41,6 +41,7 @@ class FedHKD(Part):
         0.25
     )
     name = "fedhkd"
+    equal_samples = True
     family = "distillation"
     against = ("labels",)
     use_when = (

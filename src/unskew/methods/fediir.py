@@ -32,6 +32,7 @@ class FedIIR(Part):
     gamma: Annotated[NonNegative, "weight of the pull; 0 is FedAvg"] = 0.001
     ema: Annotated[BelowOne, "share of the mean gradient that is kept from round to round"] = 0.95
     name = "fediir"
+    equal_samples = True
     family = "representation"
     against = ("features",)
     use_when = "Sites' inputs look different and the model must serve sites it has never seen."

@@ -42,6 +42,7 @@ class FedPAC(Part):
         float, Gt(0), Lt(1), "share of a round's local steps that train the head, before the body's"
     ] = 0.167
     name = "fedpac"
+    equal_samples = True
     family = "personalised"
     against = ("labels", "scarcity")
     use_when = (

@@ -38,6 +38,7 @@ class FedPHP(Remembered):
     most: Annotated[BelowOne, "share of the inherited model that stays, in the end"] = 0.9
     takes: Annotated[PositiveFraction, "share of the rounds in which a client is expected to take part"] = 1.0
     name = "fedphp"
+    equal_samples = True
     family = "personalised"
     against = ("labels",)
     use_when = (

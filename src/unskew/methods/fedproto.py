@@ -31,6 +31,7 @@ class FedProto(Part):
         bool, "merge the weights too; False: only the class means are exchanged, as in the paper"
     ] = True
     name = "fedproto"
+    equal_samples = True
     family = "representation"
     against = ("labels",)
     use_when = (

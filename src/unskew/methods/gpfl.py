@@ -33,6 +33,7 @@ class GPFL(Part):
 
     lam: Annotated[NonNegative, "weight of the distance of features to their class's embedding"] = 0.01
     name = "gpfl"
+    equal_samples = True
     family = "personalised"
     against = ("labels",)
     use_when = "Labels differ by client, and one body is to serve both the common and the personal task."

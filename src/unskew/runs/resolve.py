@@ -23,6 +23,7 @@ from unskew.core.network import Network
 from unskew.core.part import Part, overrides
 from unskew.core.user_parts import is_own
 from unskew.data.clients.federation import Federation
+from unskew.data.data_overview import with_warnings
 from unskew.data.registry import check_text
 from unskew.data.samples.dataset import SAMPLE_WEIGHT, Dataset, validation_of
 from unskew.data.skew import Skew
@@ -309,7 +310,7 @@ def federation_of(
         federation = data
     else:
         federation = deal_out(settings, method, data or dataset_of(settings), model, in_place=data is None)
-    return federation.pooled() if pools(settings) else federation
+    return federation.pooled() if pools(settings) else with_warnings(federation)
 
 
 def pools(settings: Settings) -> bool:

@@ -32,6 +32,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from unskew.data.files import cells
+from unskew.data.files.archives import check_unpacked
 from unskew.data.files.sheets import ColumnSubset
 from unskew.data.files.tree import PARQUET_ENDING, PART_NAMES
 from unskew.data.samples.conversion import damage_as_error
@@ -166,10 +167,18 @@ class Shard:
             raise DataError("E401", f"{self.path} {text}; write it again.")
 
 
+VALUE_BYTES = 16
+"""Bytes that a value takes while its column is read: as Arrow and NumPy have it, and scaled."""
+
+
 def _read_shard(path: Path) -> Shard:
-    """The shard that the footer of a Parquet file describes. Raises DataError (E401): without pyarrow, and
-    for a file without a whole footer."""
+    """The shard that the footer of a Parquet file describes. Raises DataError (E401): without pyarrow, for a
+    file without a whole footer, and for far more values than the file's size makes likely."""
     with damage_as_error(path, "Parquet", REMEDY), _pyarrow(path).ParquetFile(path, pre_buffer=False) as file:
+        groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+        values = sum(group.column(j).num_values for group in groups for j in range(group.num_columns))
+        length = max(VALUE_BYTES * values, sum(group.total_byte_size for group in groups))
+        check_unpacked(length, path, path.stat().st_size)
         return Shard(path, file.metadata.num_rows, *_schema_facts(path, file.schema_arrow))
 
 

@@ -70,6 +70,10 @@ class ImageInfo:
     frames: int = 1
 
 
+MOST_PIXELS = 1 << 26
+"""Beyond these an image takes a gigabyte while it is decoded."""
+
+
 def decode_image(file: Path | IO[bytes], name: str, settings: ImageSettings) -> tuple[np.ndarray, ImageInfo]:
     """(an image file in colour, float32 [3, size, size]; its format). name: of the file, for the message.
 
@@ -80,6 +84,11 @@ def decode_image(file: Path | IO[bytes], name: str, settings: ImageSettings) -> 
     size, fit, bits = settings.size, settings.fit, settings.bits
     with damage_as_error(name, "an image", "save it again, as PNG"), Image.open(file) as image:
         check_depth(image, name)
+        if image.width * image.height > MOST_PIXELS:
+            text = (
+                f"{name} has {image.width} x {image.height} pixels, and at most {MOST_PIXELS:,} are decoded"
+            )
+            raise DataError("E401", f"{text}; cut it into smaller images.")
         frames = getattr(image, "n_frames", 1)
         if image.mode.startswith("I") or image.mode == "F":
             values, depth = _deep_grey(image, name, bits)

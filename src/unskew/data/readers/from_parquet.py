@@ -342,7 +342,7 @@ class ListColumn:
         return channels_first(x, self.layout, self.table.name) if x.ndim > 2 else x
 
 
-FILES_AT_ONCE = 32
+FILES_AT_ONCE = 8
 """Maximal number of files that are in memory at once."""
 SOUND_MARKS = (*RIFF, b"OggS", b"fLaC", b"ID3", b"\xff\xfb", b"\xff\xf3", b"FORM")
 """The first bytes of sound files."""

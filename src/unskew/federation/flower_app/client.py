@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from unskew.data.samples.dataset import Dataset
-from unskew.errors import MissingPackage
+from unskew.errors import MissingPackage, UnskewError
 from unskew.federation.programs import echo_timed
 from unskew.federation.site.guard import Approve
 from unskew.federation.site.site import Site, SiteIdentity
@@ -45,10 +45,26 @@ def answer(
     Raises UsageError (E503) for a folder of no site, StateError (E110) while another process runs the site,
     and DataError for data that cannot be read.
     """
-    joined = SiteFolder.open(Path(site))
+    try:
+        return _answer(message, Path(site), data, tuple(classes), model, device, approve)
+    except UnskewError as error:  # Flower would send its text, which may name this site's files
+        echo_timed(str(error))
+        raise type(error)(error.code, "the site's log says more.") from None
+
+
+def _answer(
+    message: Message,
+    site: Path,
+    data: str,
+    classes: tuple[str, ...],
+    model: str | None,
+    device: str,
+    approve: Approve,
+) -> Message:
+    joined = SiteFolder.open(site)
     with RunLock(joined.folder), python_files.restrict(data, model or ""):
         member = SiteIdentity.of(joined)
-        one = Site(member, lambda: _load(data, tuple(classes)), model, device, echo_timed, approve)
+        one = Site(member, lambda: _load(data, classes), model, device, echo_timed, approve)
         return Message(pack_message(one.answer(unpack_message(message.content))), reply_to=message)
 
 

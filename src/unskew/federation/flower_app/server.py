@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from unskew import config
-from unskew.errors import MissingPackage
+from unskew.errors import MissingPackage, UsageError
 from unskew.federation.coordinator.correspondence import Contact
 from unskew.federation.coordinator.network_run import conduct
 from unskew.federation.coordinator.orders import Terms
@@ -86,6 +86,9 @@ def run_study(
     """
     home = Coordinator.open(Path(federation))
     settings = study_settings(config.build(config.ON_SITES | config.load_partial(Path(study))))
+    if settings.secure_aggregation != "off":
+        text = "secure_aggregation holds a sum between messages, and an app of Flower ends after each"
+        raise UsageError("E506", f"{text}; take unskew serve and unskew site run.")
     settings = with_clipping(settings) if clip else settings
     contact, terms = Contact.of(home, GridChannel(grid)), Terms(min_sites, deadline_s, wait_s)
     with python_files.restrict(model):
