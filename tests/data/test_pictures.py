@@ -52,5 +52,5 @@ def test_an_image_of_more_pixels_than_memory_is_meant_for_is_refused(tmp_path, m
         (tmp_path / name).mkdir()
         Image.new("L", (9, 9)).save(tmp_path / name / "1.png")
     monkeypatch.setattr("unskew.data.kinds.images.MOST_PIXELS", 80)
-    with pytest.raises(DataError, match=r"E401 .*1\.png has 9 x 9 pixels, and at most 80 are decoded"):
+    with pytest.raises(DataError, match=r"E401 .*1\.png has 9 x 9 pixels; at most 80 are decoded"):
         data.folder(tmp_path, size=8)

@@ -115,7 +115,7 @@ def test_a_study_imports_no_file_that_it_alone_names(joined, tmp_path):
 def test_sums_need_sites_that_stay(joined, tmp_path):
     home, grid = joined
     settings = study(tmp_path / "study.yaml", method="fedavg", secure_aggregation="on")
-    with pytest.raises(UsageError, match="E506 secure_aggregation .*unskew serve"):
+    with pytest.raises(UsageError, match=r"E506 secure_aggregation .*unskew serve"):
         run_study(grid, home.folder, settings, tmp_path / "run")
 
 

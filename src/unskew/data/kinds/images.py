@@ -85,9 +85,7 @@ def decode_image(file: Path | IO[bytes], name: str, settings: ImageSettings) -> 
     with damage_as_error(name, "an image", "save it again, as PNG"), Image.open(file) as image:
         check_depth(image, name)
         if image.width * image.height > MOST_PIXELS:
-            text = (
-                f"{name} has {image.width} x {image.height} pixels, and at most {MOST_PIXELS:,} are decoded"
-            )
+            text = f"{name} has {image.width} x {image.height} pixels; at most {MOST_PIXELS:,} are decoded"
             raise DataError("E401", f"{text}; cut it into smaller images.")
         frames = getattr(image, "n_frames", 1)
         if image.mode.startswith("I") or image.mode == "F":
