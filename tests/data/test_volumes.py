@@ -196,6 +196,48 @@ def test_every_site_holds_patients_out_and_none_loses_all():
     assert hold_out_patients(np.array(["a", "b"]), 0.2).sum() == 1
 
 
+def test_a_fifth_of_all_patients_is_held_out_where_every_kind_has_one():
+    assert hold_out_patients(np.array([f"site{i}" for i in range(20)]), 0.2).sum() == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("{kind}/{patient}/v{visit}", ()),
+        ("{patient}/v{visit}/t1", ()),
+        ("images/{patient}/v{visit}", ()),
+        ("{site}/{patient}/v{visit}/t1", ("a", "b")),
+    ],
+)
+def test_the_folder_of_one_patient_is_no_site_where_group_names_patients(tmp_path, plain, name, named):
+    for i in range(72):
+        names = {"patient": f"p{i // 3:02}", "visit": i % 3, "kind": ("ill", "well")[i // 3 % 2]}
+        text = name.format(site="ab"[i // 3 % 2], **names)
+        if "kind" in name:
+            put(tmp_path / f"{text}.nii")
+        else:
+            mask = text.replace("images", "masks") if "images" in name else f"{text}_seg"
+            put_pair(tmp_path / f"{text}.nii", tmp_path / f"{mask}.nii")
+    dataset = volumes(tmp_path, size=8, group="p[0-9]+")
+    both = patients(dataset)
+    assert both["train"] | both["test"] == {f"p{i:02}" for i in range(24)}
+    assert not both["train"] & both["test"]
+    assert len(both["test"]) == 5
+    assert dataset.labels.get("site", ()) == named
+    if named:
+        assert set(dataset.test_columns["site"].tolist()) == {0, 1}
+    if "kind" in name:
+        assert set(dataset.y_test.tolist()) == {0, 1}
+        assert ("sites", "folders were read as class/patient") in dataset.intake.notes
+
+
+def test_a_site_of_one_patient_is_a_site_beside_those_of_several(tmp_path, plain):
+    for i in range(12):
+        text = f"{'abc'[min(i // 5, 2)]}/p{i // 2 if i < 10 else 5}_v{i}"
+        put_pair(tmp_path / f"{text}.nii", tmp_path / f"{text}_seg.nii")
+    assert volumes(tmp_path, size=8, group="p[0-9]+").labels["site"] == ("a", "b", "c")
+
+
 def test_folders_and_tables_name_the_classes_of_volumes(tmp_path, plain):
     for c in ("ill", "well"):
         for i in range(3):

@@ -11,8 +11,9 @@ sub-01/anat/sub-01_T1w.nii.gz + derivatives/.../sub-01_dseg.nii.gz
 
 A patient is what `sub-` names, else the folder below the site that holds a volume and its mask, else the
 file; fewer than five folders of volumes with names of their own are sites. `group` names the patients
-otherwise. A table of patients (participants.tsv as BIDS has it, patients.csv or patients.tsv) may add sites
-and classes. All volumes of a patient, and so all slices, are on one side of a split.
+otherwise; folders that then hold files of one patient each are no sites. A table of patients
+(participants.tsv as BIDS has it, patients.csv or patients.tsv) may add sites and classes. All volumes of a
+patient, and so all slices, are on one side of a split.
 
 The values of a .nii or .nii.gz file are those stored, times the header's slope plus its intercept, and the
 axes are turned until they run to the patient's right, front and head. All slices are the same way up and in
@@ -207,6 +208,24 @@ def _patient_of(file: File, folders: Sequence[str]) -> str:
     return subject[1] if subject else [file.stem.removesuffix(CHANNEL_SUFFIX), *folders][-1]
 
 
+def with_patients(layout: ScanLayout, patients: np.ndarray) -> ScanLayout:
+    """The layout with these patients, [N]. The innermost folders of sites, if each holds files of one patient
+    only, are those of patients, not sites."""
+    scans = [replace(scan, patient=patient) for scan, patient in zip(layout.scans, patients.tolist())]
+    notes = layout.notes
+    while depth := max(len(_site_folders(scan)) for scan in scans):
+        innermost = {(scan.site, scan.patient) for scan in scans if len(_site_folders(scan)) == depth}
+        if len({site for site, _ in innermost}) < len(innermost):
+            break  # the folder of several patients is a site's, and so are those beside it
+        scans = [replace(scan, site="/".join(_site_folders(scan)[: depth - 1])) for scan in scans]
+        notes = tuple((t, text.replace("site", "patient") if t == "sites" else text) for t, text in notes)
+    return replace(layout, scans=tuple(scans), notes=notes)
+
+
+def _site_folders(scan: Scan) -> list[str]:
+    return scan.site.split("/") if scan.site else []
+
+
 def group_question(root: Path, layout: ScanLayout) -> list[Note]:
     """The question whether what counts as several patients, by their folders and names, is one."""
     first = [*{scan.owner: scan for scan in layout.scans}.values()]
@@ -279,13 +298,13 @@ def are_test_scans(name: str, scans: Sequence[Scan], share: float) -> np.ndarray
 
 def hold_out_patients(kinds: np.ndarray, share: float) -> np.ndarray:
     """Which of these patients are held out, bool [N]: a share of each kind, at least one, and never all of
-    a kind."""
+    a kind; a share of all patients if every kind has one."""
     rng = np.random.default_rng(1797)
+    if len(np.unique(kinds)) == len(kinds):  # every kind has one patient
+        kinds = np.zeros(len(kinds))
     names, counts = np.unique(kinds, return_counts=True)
     quota = counts * share * max(1.0, 1 / (len(kinds) * share))
     numbers = largest_remainder(quota, np.maximum(counts - 1, 0))
-    if not numbers.any():  # every kind has one patient
-        numbers[0] = 1
     test = np.zeros(len(kinds), dtype=bool)
     for kind, number in zip(names, numbers):
         test[rng.permutation(np.flatnonzero(kinds == kind))[:number]] = True
@@ -451,9 +470,7 @@ def volumes(
     layout = read_scans(read_tree(root, VOLUME_ENDINGS), image, bool(label))
     questions = [] if group else group_question(root, layout)
     if group not in ("", "patient", INDEPENDENT):
-        owners = file_groups(_paths_below(root, layout.scans), group, str(root)).tolist()
-        scans = tuple(replace(scan, patient=owner) for scan, owner in zip(layout.scans, owners))
-        layout = replace(layout, scans=scans)
+        layout = with_patients(layout, file_groups(_paths_below(root, layout.scans), group, str(root)))
     layout = add_participants(layout, root, site, label)
     name, scans = root.resolve().name, layout.scans
     test = are_test_scans(name, scans, TEST_PATIENTS)
