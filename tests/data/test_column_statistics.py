@@ -3,9 +3,13 @@ unit."""
 
 from __future__ import annotations
 
+import html
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import unskew
 from unskew.data.column_statistics import columns_of, unit_warnings
 from unskew.data.readers.from_tables import read_table
 
@@ -43,6 +47,14 @@ def test_a_site_in_other_units_is_pointed_out_with_its_column(other, column):
     warnings = unit_warnings(patients(**other))
     assert len(warnings) == 1
     assert warnings[0].startswith(f"west: column '{column}' has a mean ")
+
+
+def test_python_and_the_report_say_it_too(tmp_path):
+    small = {"rounds": 1, "epochs": 1, "skew": "column:site", "workers": 1}
+    with pytest.warns(UserWarning, match="west: column 'weight' has a mean"):
+        done = unskew.run("fedavg", patients(weight_west=9.0), **small, folder=tmp_path, name="r")
+    page = html.unescape(Path(done.report()).read_text())
+    assert "west: column 'weight' has a mean" in page
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -77,7 +77,7 @@ def with_warnings(federation: Federation) -> Federation:
     if federation.intake is None:
         return federation
     new = [note for note in value_warnings(federation) if note not in federation.intake.notes]
-    return replace(federation, intake=federation.intake.with_notes(*new))
+    return replace(federation, intake=federation.intake.with_notes(*new)) if new else federation
 
 
 def _column_rows(dataset: Dataset | Federation) -> list[tuple[str, str]]:
