@@ -37,3 +37,6 @@ function filtered(table) {
 
 for (const table of document.querySelectorAll("article table"))
   if (table.tHead?.textContent.includes("one of its kind")) filtered(table);
+
+// The theme leaves its search dialog without a name, which screen readers need.
+document.querySelector(".md-search")?.setAttribute("aria-label", "search");
