@@ -62,7 +62,7 @@ campaign: $(FLOWER)/.ready
 # every check of every method and every pair of them, or with PART=3/30 a thirtieth of the pairs, for a nightly job
 PART = all
 matrix: $(READY)
-	UNSKEW_MATRIX=$(PART) $(BIN)/python -m pytest -n 2 tests/methods tests/oracles tests/test_snippets.py tests/test_notebooks.py tests/runs/test_measure.py tests/cli/test_hostile.py tests/round/test_masks.py tests/round/test_gpu_path.py tests/round/test_several_inputs.py tests/round/test_several_scaled.py tests/federation/test_bits.py tests/experiments/test_plan.py
+	UNSKEW_MATRIX=$(PART) $(BIN)/python -m pytest -n 2 tests/methods tests/oracles tests/tasks/test_sample_weights.py tests/test_snippets.py tests/test_notebooks.py tests/runs/test_measure.py tests/cli/test_hostile.py tests/round/test_masks.py tests/round/test_gpu_path.py tests/round/test_several_inputs.py tests/round/test_several_scaled.py tests/federation/test_bits.py tests/experiments/test_plan.py
 
 # draws N places of the source, changes one at a time, and asks whether a test that executes it fails. The first call runs the
 # suite with coverage, to learn which tests execute which lines; remove .mutants after the tests or the source have changed.

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -27,7 +27,7 @@ from unskew.core.method import Method, stage_remarks
 from unskew.core.part import Part
 from unskew.data import data_overview
 from unskew.data.python_objects import settings_of
-from unskew.data.samples.reading_notes import Intake
+from unskew.data.samples.reading_notes import Note
 from unskew.errors import UsageError
 from unskew.models import ModelFunction
 from unskew.records.checkpoints import State
@@ -91,9 +91,9 @@ def _silent(_: str) -> None:
     return None
 
 
-def _warn(intake: Intake | None) -> None:
+def _warn(notes: Iterable[Note]) -> None:
     """Show the notes that are warnings in Python's way, as coming from the caller of `run` or `compare`."""
-    for topic, text in intake.notes if intake else ():
+    for topic, text in notes:
         if topic == "warning":
             warnings.warn(text, stacklevel=4)
 
@@ -154,7 +154,7 @@ def run(
         say(data_overview.table(resolved.federation))
         for text in data_overview.partition_warnings(resolved.federation):
             warnings.warn(text, stacklevel=3)
-        _warn(resolved.federation.intake)
+        _warn(resolved.federation.intake.notes)
     resolved = _with_callbacks(resolved, check_callbacks(callbacks))
     view = _RunView(shown, progress, say)
     if path is not None:
@@ -336,11 +336,10 @@ def compare(
         privacy=privacy, tune=trials_of(tune), given=given,
         texts={method.label: method.text for method in named if method.text != method.label},
     )  # fmt: skip
-    intakes = list[Intake | None]()
+    notes = dict[Note, None]()
     planned = planned_runs(parent, asked, tuning_of(parent, asked, objects), objects)
-    dry_run(planned, lambda dataset: intakes.append(dataset.intake))
-    for intake in intakes:
-        _warn(intake)
+    dry_run(planned, lambda f: notes.update(dict.fromkeys(f.intake.notes if f.intake else ())))
+    _warn(notes)
     plan.write_plan(parent, asked)
     look = _ComparisonView(watch, progress)
     cells = cells_of(parent, asked, look, _silent, objects)

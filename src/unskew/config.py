@@ -440,10 +440,10 @@ SYNONYMS = {
 """The names of settings in other libraries, and here."""
 
 
-def rebuild(values: Mapping[str, Any]) -> Settings:
-    """Settings as `Settings.as_dict` gives them, from a message or a file of somebody else.
+def from_dict(values: Mapping[str, Any]) -> Settings:
+    """The settings of which `Settings.as_dict` made these values, in a message or in somebody else's file.
 
-    No file that they name is looked at, in contrast to `build`. Raises UsageError as `build` does.
+    In contrast to `build`, no file that they name is looked at. Raises UsageError as `build` does.
     """
     return build({"skew": Settings.skew, **values})
 

@@ -53,6 +53,8 @@ def test_python_and_the_report_say_it_too(tmp_path):
     small = {"rounds": 1, "epochs": 1, "skew": "column:site", "workers": 1}
     with pytest.warns(UserWarning, match="west: column 'weight' has a mean"):
         done = unskew.run("fedavg", patients(weight_west=9.0), **small, folder=tmp_path, name="r")
+    with pytest.warns(UserWarning, match="west: column 'weight' has a mean"):
+        unskew.compare(["fedavg"], data=patients(weight_west=9.0), **small, seeds=1, folder=tmp_path)
     page = html.unescape(Path(done.report()).read_text())
     assert "west: column 'weight' has a mean" in page
 

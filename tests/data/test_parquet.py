@@ -12,6 +12,7 @@ import unskew
 from tests.data import arrow
 from unskew import data
 from unskew.data import prediction_inputs
+from unskew.data.files.parquet import read_table as read_shards
 from unskew.data.readers.from_tables import read_table
 from unskew.data.storage.sample_rows import is_streamed, survey_rows
 from unskew.errors import DataError
@@ -399,3 +400,14 @@ def test_far_more_values_than_the_files_size_makes_likely_are_refused_unread(tmp
     monkeypatch.setattr("unskew.data.files.archives.SMALL_SIZE", 1 << 16)
     with pytest.raises(DataError, match=r"E401 .*t\.parquet: its .* bytes unpack to more than"):
         data.read(tmp_path / "t.parquet")
+
+
+def test_few_rows_of_long_lists_are_read_at_once(tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    rows = pyarrow.array([np.full(400, i) for i in range(10)])
+    parquet.write_table(pyarrow.table({"x": rows, "label": range(10)}), tmp_path / "t.parquet")
+    monkeypatch.setattr("unskew.data.files.parquet.VALUES_AT_ONCE", 1000)
+    table = read_shards(tmp_path / "t.parquet")
+    assert [batch.num_rows for _, batch in table.batches(["x"])] == [2] * 5

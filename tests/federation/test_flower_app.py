@@ -16,7 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from tests.federation import fake
 from tests.federation.test_bits import simulated
 from unskew import config
-from unskew.errors import Paused, UsageError
+from unskew.errors import Paused, UnskewError, UsageError
 from unskew.federation.flower_app.client import answer
 from unskew.federation.flower_app.server import run_study
 from unskew.federation.site.site_folder import SiteFolder
@@ -121,6 +121,15 @@ def test_sums_need_sites_that_stay(joined, tmp_path):
 
 def test_what_fails_at_a_site_names_its_folder_there_alone(tmp_path, capsys):
     """Flower sends the text of an error to the ServerApp."""
-    with pytest.raises(UsageError, match=r"^E503 the site's log says more\.$"):
+    with pytest.raises(UnskewError, match=r"^E503 the site's log says more\.$"):
         answer(Message(RecordDict(), 1, "query"), tmp_path, "own.npz")
     assert f"{tmp_path} is not a site's folder" in "".join(capsys.readouterr())
+
+
+def test_what_nobody_expected_is_not_quoted_either(joined, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(f"{tmp_path}/Mueller.csv")
+
+    monkeypatch.setattr("unskew.federation.flower_app.client.SiteFolder.open", fail)
+    with pytest.raises(UnskewError, match=r"^E311 the site's log says more\.$"):
+        answer(Message(RecordDict(), 1, "query"), tmp_path, "own.npz")

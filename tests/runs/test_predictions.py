@@ -192,5 +192,11 @@ def test_a_fraction_of_a_word_is_refused_and_not_cut_down_to_a_whole_one():
 def test_a_model_that_has_diverged_predicts_nothing():
     result = unskew.run("fedavg", halves(ROWS, Y), **(SETTINGS | {"rounds": 1}))
     next(iter(result.trained.end.weights.values())).fill_(float("inf"))
-    with pytest.raises(UsageError, match=r"E131 .*not finite.* a lower lr"):
+    with pytest.raises(UsageError, match=r"E131 .*NaN or infinity.* a lower lr"):
         result.predict(ROWS)
+
+
+def test_a_model_may_rule_a_class_out():
+    result = unskew.run("fedavg", halves(ROWS, Y), model="mlp", **(SETTINGS | {"rounds": 1}))
+    result.trained.end.weights["head.bias"][0] = -float("inf")
+    assert (result.predict_proba(ROWS)[:, 0] == 0).all()

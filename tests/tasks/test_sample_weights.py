@@ -11,10 +11,12 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 
 import unskew
 from tests.federation import fake
+from tests.samples import a_part_of
 from unskew import data
 from unskew.core import Batch
 from unskew.data.samples.dataset import SAMPLE_WEIGHT
 from unskew.errors import DataError, UnskewError, UsageError
+from unskew.methods import registry
 from unskew.records.checkpoints import digest
 
 RNG = np.random.default_rng(5)
@@ -127,7 +129,24 @@ def test_weights_of_arrays_that_are_none_are_refused(v, says):
         data.take((X, Y), weight="v")
 
 
-@pytest.mark.parametrize("method", ["flea", "bsm", "dpsgd", "fedbabu", "fedphp", "gpfl", "feddecorr"])
+@pytest.mark.parametrize("method", a_part_of(registry.names(), 4, always=("fedavg", "scaffold", "ditto")))
+def test_a_sample_of_weight_0_moves_nothing_or_the_method_refuses_weights(method):
+    """Of `standardise`, which shares means of all samples, the page on data says so."""
+    weight, other = np.where(V > 1, V, 0), X.copy()
+    other[weight == 0] = RNG.normal(size=(int((weight == 0).sum()), 3))
+    tested = X[weight > 0][:9], Y[weight > 0][:9]
+
+    def outcome(x: np.ndarray) -> str:
+        given = data.arrays(x, Y, *tested, columns={"site": SITE}, weight=weight)
+        try:
+            return train(given, method, lr=0.1, batch=8, lanes="1").digest
+        except UsageError as refusal:
+            return refusal.code
+
+    assert outcome(X) == outcome(other) or method == "standardise"
+
+
+@pytest.mark.parametrize("method", ["flea", "bsm", "dpsgd", "fedbabu"])
 def test_methods_in_which_all_samples_count_alike_refuse_them(method):
     with pytest.raises(UsageError, match=f"E108 '{method}' cannot run here: all samples count alike"):
         train(samples(weight=V), method)

@@ -268,10 +268,10 @@ def read_plan(parent: Path) -> Plan:
     return Plan(**values)
 
 
-def dry_run(cells: Iterable[Cell], on_data: Callable[[Dataset], object] = lambda dataset: None) -> str:
+def dry_run(cells: Iterable[Cell], on_data: Callable[[Federation], object] = lambda federation: None) -> str:
     """Check one seed of every run that has not begun, and the data of runs that have.
 
-    on_data: a function that is called with every data set that is read.
+    on_data: a function that is called with every federation that is made.
     Returns the name of the main score; "" if all runs have begun. Raises the error of the first run that
     cannot work, with its method in the text, and StateError (E112) if the data of a run have changed.
     """
@@ -316,7 +316,7 @@ def check_data(cells: Sequence[Cell], cache: _DataCache | None = None) -> None:
 class _DataCache:
     """Keeps the last data set and the last federation, which successive runs often share."""
 
-    def __init__(self, on_data: Callable[[Dataset], object] = lambda dataset: None) -> None:
+    def __init__(self, on_data: Callable[[Federation], object] = lambda federation: None) -> None:
         self._on_data = on_data
         self._dataset: tuple[str, Dataset] | None = None
         self._federation: tuple[Any, Federation] | None = None
@@ -343,6 +343,7 @@ class _DataCache:
         if data is None:
             if self._dataset is None or self._dataset[0] != settings.data:
                 self._dataset = settings.data, dataset_of(settings)
-                self._on_data(self._dataset[1])
             data = self._dataset[1]
-        return resolve.federation_of(settings, cell.method_object(), data, cell.objects.model)
+        federation = resolve.federation_of(settings, cell.method_object(), data, cell.objects.model)
+        self._on_data(federation)
+        return federation

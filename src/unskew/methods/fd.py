@@ -34,6 +34,7 @@ class FD(Part):
         bool, "merge the weights too; False: only outputs are exchanged, as in the paper"
     ] = False
     name = "fd"
+    equal_samples = True
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"feddistill": {"aggregate_weights": True}}
     family = "distillation"
     use_when = (

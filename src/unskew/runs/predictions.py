@@ -5,6 +5,7 @@ Letters: N samples, C classes, H x W pixels.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -82,8 +83,8 @@ class TrainedRun:
             found = evaluation.outputs(k, end, tree_map(restride, private), own=k >= 0).cpu()
         finally:
             trainer.close()
-        if not found.isfinite().all():
-            text = "this run's model answers with numbers that are not finite, because training diverged"
+        if not (found < math.inf).all():  # -inf rules a class out; NaN is not below infinity either
+            text = "this run's model answers with NaN or infinity, because training diverged"
             raise UsageError("E131", f"{text}; train again with a lower lr.")
         return found
 

@@ -310,7 +310,8 @@ def federation_of(
         federation = data
     else:
         federation = deal_out(settings, method, data or dataset_of(settings), model, in_place=data is None)
-    return federation.pooled() if pools(settings) else with_warnings(federation)
+    federation = with_warnings(federation)
+    return federation.pooled() if pools(settings) else federation
 
 
 def pools(settings: Settings) -> bool:

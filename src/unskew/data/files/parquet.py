@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import re
 from collections import Counter
@@ -132,22 +133,28 @@ READ_BUFFER = 1 << 20
 group."""
 
 
+VALUES_AT_ONCE = 1 << 24
+"""Values of a column that a batch holds, unless one row has more."""
+
+
 @dataclass(frozen=True)
 class Shard:
     """One Parquet file of a table.
 
-    rows: number of rows. columns: by name. classes: class names of columns, as the hub writes them into the
-    schema.
+    rows: number of rows. length: most values of a row in a column, above 1 for lists. columns: by name.
+    classes: class names of columns, as the hub writes them into the schema.
     """
 
     path: Path
     rows: int
+    length: int
     columns: dict[str, Column]
     classes: dict[str, tuple[str, ...]]
 
     def batches(self, names: Sequence[str], at_once: int) -> Iterator[Any]:
-        """The rows in order, in Arrow batches of at most `at_once` rows; `column(name)` returns a column of
-        one. Raises DataError (E401) for a file that is damaged or has other rows than when it was opened."""
+        """The rows in order, in Arrow batches of at most `at_once` rows, fewer of long lists; `column(name)`
+        returns a column of one. Raises DataError (E401) for a file that is damaged or has other rows than
+        when it was opened."""
         rows = 0
         with (
             damage_as_error(self.path, "Parquet", REMEDY),
@@ -159,7 +166,8 @@ class Shard:
                 page_checksum_verification=True,
             ) as file,
         ):
-            for batch in file.iter_batches(at_once, columns=list(names), use_threads=False):
+            few = max(1, min(at_once, VALUES_AT_ONCE // self.length))
+            for batch in file.iter_batches(few, columns=list(names), use_threads=False):
                 rows += batch.num_rows
                 yield batch
         if rows != self.rows:
@@ -167,8 +175,8 @@ class Shard:
             raise DataError("E401", f"{self.path} {text}; write it again.")
 
 
-VALUE_BYTES = 16
-"""Bytes that a value takes while its column is read: as Arrow and NumPy have it, and scaled."""
+VALUE_BYTES = 4
+"""Bytes of a value once it is read: float32."""
 
 
 def _read_shard(path: Path) -> Shard:
@@ -176,10 +184,11 @@ def _read_shard(path: Path) -> Shard:
     file without a whole footer, and for far more values than the file's size makes likely."""
     with damage_as_error(path, "Parquet", REMEDY), _pyarrow(path).ParquetFile(path, pre_buffer=False) as file:
         groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-        values = sum(group.column(j).num_values for group in groups for j in range(group.num_columns))
-        length = max(VALUE_BYTES * values, sum(group.total_byte_size for group in groups))
-        check_unpacked(length, path, path.stat().st_size)
-        return Shard(path, file.metadata.num_rows, *_schema_facts(path, file.schema_arrow))
+        sizes = [(g.column(j).num_values, g.num_rows) for g in groups for j in range(g.num_columns)]
+        unpacked = max(VALUE_BYTES * sum(n for n, _ in sizes), sum(group.total_byte_size for group in groups))
+        check_unpacked(unpacked, path, path.stat().st_size)
+        length = max((math.ceil(n / max(1, rows)) for n, rows in sizes), default=1)
+        return Shard(path, file.metadata.num_rows, max(1, length), *_schema_facts(path, file.schema_arrow))
 
 
 def _schema_facts(path: Path, schema: Any) -> tuple[dict[str, Column], dict[str, tuple[str, ...]]]:

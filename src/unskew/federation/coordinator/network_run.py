@@ -379,7 +379,7 @@ def _conduct_federation(channel: Channel, order: Order, log: TextIO) -> None:
     contact = Contact.of(home, channel)
     if uninvited := [site for site in home.sites if site not in contact.sites]:
         _say(log, f"not admitted, and not waited for: {abbreviate(uninvited, 6)}")
-    settings, loops = config.rebuild(dict(order.settings)), list[Loop]()
+    settings, loops = config.from_dict(dict(order.settings)), list[Loop]()
 
     def say(text: str) -> None:
         _say(log, text)

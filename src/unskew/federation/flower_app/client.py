@@ -12,7 +12,7 @@ from pathlib import Path
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import MissingPackage, UnskewError
 from unskew.federation.programs import echo_timed
-from unskew.federation.site.guard import Approve
+from unskew.federation.site.guard import Approve, answerable
 from unskew.federation.site.site import Site, SiteIdentity
 from unskew.federation.site.site_folder import SiteFolder
 from unskew.federation.site_data import load
@@ -42,14 +42,16 @@ def answer(
 
     site: the site's folder, of `unskew join`. The others are the options of `unskew site run`. The site is
     opened for each message, as after a restart, because Flower may answer each in another process.
-    Raises UsageError (E503) for a folder of no site, StateError (E110) while another process runs the site,
-    and DataError for data that cannot be read.
+    Raises UnskewError with a code alone, because Flower sends its text to the ServerApp; this process prints
+    the rest: E503 for a folder of no site, E110 while another process runs the site, E4xx for data that
+    cannot be read.
     """
     try:
         return _answer(message, Path(site), data, tuple(classes), model, device, approve)
-    except UnskewError as error:  # Flower would send its text, which may name this site's files
-        echo_timed(str(error))
-        raise type(error)(error.code, "the site's log says more.") from None
+    except Exception as error:  # Flower would send its text, which may name this site's files
+        known = answerable(error, echo_timed)
+        echo_timed(str(known))
+        raise UnskewError(known.code, "the site's log says more.") from None
 
 
 def _answer(

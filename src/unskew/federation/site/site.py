@@ -296,7 +296,7 @@ class Site:
         name, theirs = self.member.name, request.header.get("versions", {})
         if text := version_conflict(name, versions(), COORDINATOR, theirs):
             raise UsageError("E504", f"{text}.")  # before another version's settings are read
-        settings = config.rebuild(request.header["settings"])
+        settings = config.from_dict(request.header["settings"])
         site_method(site_settings(settings, self.model).method)
         study, _ = self._approved(request, settings)
         data = prepare(self.data, settings)
@@ -331,7 +331,7 @@ class Site:
         """
         facts = {n: request.header[n] for n in ("settings", *PLACE)}
         folder, number = self._folder(request), request.header["run"]
-        settings = config.rebuild(dict(facts["settings"]))
+        settings = config.from_dict(dict(facts["settings"]))
         if (t := request.header["t"]) > settings.rounds:
             text = f"the request's 't' is {t}, expected at most the study's {settings.rounds} rounds."
             raise UsageError("E310", text)
@@ -438,7 +438,7 @@ class Site:
     @contextmanager
     def _new_run(self, facts: dict[str, Any], first: Weights) -> Iterator[tuple[SiteRun, Study]]:
         """A run and its study, for a check before the run is stored. An error closes the run."""
-        settings = config.rebuild(dict(facts["settings"]))
+        settings = config.from_dict(dict(facts["settings"]))
         here = site_settings(settings, self.model).replace(device=self.device)
         run = build_run(self.member.name, here, self.data, facts, first)
         try:

@@ -55,7 +55,7 @@ def open_site_model(path: Path, code: UserCode, data: Dataset | None = None) -> 
         text = f"{path} holds no model that came after training: the first comes as round 2 begins"
         raise StateError("E155", f"{text}; wait for it, or for the run's end.") from None
     try:
-        settings, k, t = config.rebuild(dict(facts["settings"])), int(facts["k"]), int(received["t"])
+        settings, k, t = config.from_dict(dict(facts["settings"])), int(facts["k"]), int(received["t"])
         site = printable(str(received["site"]))[:64]
         names = [f"site {i}" for i in range(int(received["federation"]["clients"]))]
         names[k] = site  # the only one that is known
