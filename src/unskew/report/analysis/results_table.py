@@ -43,7 +43,8 @@ def note(summaries: Summaries) -> str:
         what = "points" if which.share else "how much better (+) or worse (-)"
         text = f"{what} by {ranks}, and in how many seeds the best was ahead; a p-value needs {FEWEST_PAIRS}"
         if n >= FEWEST_PAIRS:
-            text = f"paired t-test over seeds on {ranks}, corrected by Holm; it detects large gaps only"
+            text = f"paired t-test over seeds on {ranks}, where seeds differ, corrected by Holm"
+            text += "; it detects large gaps only"
         lines.append(f"vs best: {text}{' seeds' if n < FEWEST_PAIRS else ''}.")
     best = next((s.method for s in summaries if s.leads), "")
     lines += [
