@@ -45,7 +45,7 @@ def test_one_bad_round_does_not_exclude_a_client_for_ever(method, lanes):
     model(torch.zeros(2, *conformance.small_federation().shape))
     result = unskew.run(method, conformance.small_federation(), model=model, **FAST, **DIVERGING, lanes=lanes)
     assert answered(result) == [0, K, K]
-    assert result.replies == UsedReplies(3, 3 * K, 2 * K, result.replies.reasons)
+    assert result.replies == UsedReplies(3, 3 * K, 2 * K, 0, result.replies.reasons)
     assert f"{2 * K} of {3 * K} replies were used" in result.table()
 
 
@@ -151,6 +151,14 @@ def test_a_hook_of_a_users_own_is_suspected_beside_the_learning_rate(since):
     text = str(error.value) if since == 1 else doubt(run, UsedReplies.of(result.record.rows["events"]))
     assert f"lr={run.settings.lr:g} is too high" in text
     assert "a hook of 'rooted' returns no number" in text
+
+
+def test_weights_that_are_older_than_the_last_round_are_a_doubt():
+    """All replies of the last of four rounds are dropped, which is less than a third, and the scores of the
+    run's end are those of round 3."""
+    with np.errstate(all="ignore"):
+        result = unskew.run(Rooted(since=4), conformance.small_federation(), **FAST | {"rounds": 4})
+    assert "every reply of the last round was dropped" in result.table()
 
 
 @pytest.mark.parametrize("side", ["client", "server"])

@@ -38,7 +38,7 @@ class Arguments:
         " unskew[tune])",
     ] = None
     target: Annotated[
-        float | None, "score for the column 'bytes to reach it'; 95 % of the best if left out"
+        float | None, "score for the column 'bytes to reach it'; 95 % of the best final score if left out"
     ] = None
     privacy: Annotated[
         bool,

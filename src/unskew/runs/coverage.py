@@ -44,29 +44,36 @@ class UsedReplies:
     """The replies of a whole run.
 
     rounds: the number of finished rounds. received, used: the numbers of replies that arrived, and that were
-    merged. reasons: the number of events of each code.
+    merged. unused_rounds: the number of last rounds whose replies were all dropped. reasons: the number of
+    events of each code.
     """
 
     rounds: int
     received: int
     used: int
+    unused_rounds: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
 
     @staticmethod
     def of(events: Iterable[Mapping[str, Any]], clients: int = client_lists.MOST_CLIENTS) -> UsedReplies:
         """The counts from the rows of events.jsonl. clients: their number in the run. Raises StateError
         (E111) for rows with more."""
-        rounds = received = used = 0
+        rounds = received = used = unused = 0
         reasons: Counter[str] = Counter()
         for event in events:
             if event["code"] == _ROUND_CODE:
                 rounds += 1
                 merged = client_lists.count(event["answered"], clients)
+                arrived = event.get("received", merged)
                 used += merged
-                received += event.get("received", merged)
+                received += arrived
+                if merged:
+                    unused = 0
+                elif arrived:
+                    unused += 1
             else:
                 reasons[event["code"]] += 1
-        return UsedReplies(rounds, received, used, reasons)
+        return UsedReplies(rounds, received, used, unused, reasons)
 
     @property
     def dropped(self) -> int:
@@ -97,7 +104,7 @@ def check_used(run: Run, record: Record) -> None:
 
 def doubt(run: Run, replies: UsedReplies) -> str:
     """Why the scores of a run say little, as a sentence with the likeliest cause; else "": more than a third
-    of the replies was dropped, or as `events_doubt` says."""
+    of the replies, or all of the last round, was dropped, or as `events_doubt` says."""
     return _dropped_doubt(run, replies) or events_doubt(replies)
 
 
@@ -119,10 +126,14 @@ def events_doubt(replies: UsedReplies) -> str:
 
 
 def _dropped_doubt(run: Run, replies: UsedReplies) -> str:
-    """A sentence with the likeliest cause if more than a third of the replies was dropped; else ""."""
-    if replies.dropped <= MOST_DROPPED * replies.received:
+    """A sentence with the likeliest cause if more than a third of the replies, or all of the last round, was
+    dropped; else ""."""
+    if replies.dropped > MOST_DROPPED * replies.received:
+        counts = f"{replies.dropped:,} of {replies.received:,} replies were dropped"
+    elif n := replies.unused_rounds:
+        counts = f"every reply of the last {f'{n:,} rounds' if n > 1 else 'round'} was dropped"
+    else:
         return ""
-    counts = f"{replies.dropped:,} of {replies.received:,} replies were dropped"
     return f"{counts}, so the scores say little about {run.method}: {likely_cause(run, replies)}"
 
 

@@ -63,9 +63,9 @@ def _target(context: Context) -> str:
     """A sentence on the column of bytes until the target."""
     if context.target != context.target:
         return ""
-    chosen = "" if context.target_given else ", 95 % of the best score"
+    chosen = "" if context.target_given else ", 95 % of the best final score"
     if not context.target_given and kind(context.metric).lower:
-        chosen = ", of which the best score is 95 %"
+        chosen = ", of which the best final score is 95 %"
     score = f"{with_unit(context.target, context.metric)} global {context.score}"
     return f"Target: {score}{chosen}. (k/n): only k of n seeds reached it."
 
