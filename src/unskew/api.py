@@ -98,6 +98,7 @@ def _warn(notes: Iterable[Note]) -> None:
             warnings.warn(text, stacklevel=4)
 
 
+@python_files.restricted
 @torch_defaults()
 def run(
     method: Method | Part | str = "fedavg",
@@ -235,6 +236,7 @@ def _run_in_memory(run: Run, view: _RunView) -> Result:
     return result_of(loop, state)
 
 
+@python_files.restricted
 @torch_defaults()
 def resume(
     path: str | Path,
@@ -261,13 +263,13 @@ def resume(
     of them, a privacy budget, or an end by a callback), UsageError (E506) for a Python file without the
     caller's name.
     """
-    with python_files.restrict(str(method), str(model), loss, *metrics.split(",")):
-        view, folder = _RunView(shown, progress, say), RunFolder.open(Path(path).expanduser(), rounds)
+    view, folder = _RunView(shown, progress, say), RunFolder.open(Path(path).expanduser(), rounds)
     folder.run = _with_callbacks(folder.run, check_callbacks(callbacks))
     loop, state = folder.go(say, view.round, view.ready)
     return result_of(loop, state, Path(path).expanduser())
 
 
+@python_files.restricted
 @torch_defaults()
 def compare(
     methods: Sequence[AnyMethod] | Mapping[str, AnyMethod],
@@ -370,6 +372,7 @@ class _ComparisonView:
             self._watch(cells)
 
 
+@python_files.restricted
 @torch_defaults()
 def load(
     path: str | Path,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import unskew
 from tests.attacks.test_code import METHOD, METRIC, MODEL
 from tests.cli.calling import call
 from unskew.config import build
@@ -91,6 +92,36 @@ def test_what_the_user_typed_names_its_file_and_no_other(tmp_path, monkeypatch, 
         with pytest.raises(UsageError, match=r"^E506 other/net\.py is named in a document"):
             python_files.import_file("other/net.py")
     assert python_files.import_file("other/net.py").x == 1
+
+
+def test_a_call_imports_the_files_that_its_arguments_name_and_no_other(tmp_path, monkeypatch):
+    """Calls in Python imported any file; only those that read a run's folder did as commands do."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.py", "theirs.py"):
+        Path(name).write_text("x = 1\n")
+
+    @python_files.restricted
+    def function(file, *, data=None, **options):
+        return python_files.import_file(file)
+
+    theirs = Path("theirs.py")  # a document names it
+    for words in ({"model": "mine.py:make"}, {"set": {"a": ["b", "mine.py"]}}):
+        assert python_files.restricted(lambda **words: python_files.import_file("mine.py"))(**words).x == 1
+        with pytest.raises(UsageError, match=r"^E506 theirs\.py"):
+            python_files.restricted(lambda **words: python_files.import_file(theirs))(**words)
+    with python_files.restrict("mine.py"), pytest.raises(UsageError, match="E506"):
+        function("theirs.py")  # a command goes on with what its user typed
+    assert function(Path("mine.py"), data=[["theirs.py"]]).x == 1
+
+
+@pytest.mark.parametrize("name", ["run", "compare", "resume", "load", "diagnose", "reproduce"])
+def test_every_function_that_reads_documents_is_restricted(name, monkeypatch):
+    """`restrict` is entered before anything else of the function is done."""
+    entered = []
+    monkeypatch.setattr(python_files, "restrict", lambda *texts: entered.append(texts) or pytest.fail)
+    with pytest.raises(TypeError, match="context manager"):
+        getattr(unskew, name)("no-such-thing")
+    assert entered == [("no-such-thing",)]
 
 
 @pytest.mark.parametrize(

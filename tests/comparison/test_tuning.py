@@ -102,6 +102,21 @@ def test_more_seeds_and_methods_tune_only_what_is_new(copy, monkeypatch):
     assert tuned_now == [["tuning bsm"]]
 
 
+@pytest.mark.parametrize("best", [{"model": "evil.py:make"}, {"rounds": 1}, {"lr": "evil.py"}])
+def test_a_tuning_of_others_sets_nothing_but_what_a_tuning_chooses(copy, monkeypatch, best):
+    """A colleague's tuning.json named a model, and calling `unskew.compare` with its name imported it."""
+    monkeypatch.chdir(copy)
+    (copy / "evil.py").write_text("open('mark', 'w')\n")
+    facts = json.loads((copy / "c" / "tuning.json").read_text())
+    facts["methods"]["fedavg"]["best"] |= best
+    (copy / "c" / "tuning.json").write_text(json.dumps(facts))
+    shutil.rmtree(copy / "c" / "fedavg--s0")
+    settings = {**SMALL, "references": False, "seeds": 1, "tune": 2}
+    with pytest.raises(UnskewError, match=r"^E111 .*tuning\.json sets"):
+        unskew.compare(["fedavg", "fedprox"], name="c", folder=copy, **settings)
+    assert not (copy / "mark").exists()
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [

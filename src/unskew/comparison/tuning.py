@@ -465,6 +465,12 @@ def cells_of(
 
 
 def best_settings(parent: Path) -> dict[str, Point]:
-    """The best settings of each method of a tuned comparison; {} for a comparison without tuning."""
+    """The best settings of each method of a tuned comparison; {} for a comparison without tuning. Raises
+    UsageError (E111) for other values than a tuning chooses."""
     methods: dict[str, Any] = read_json(parent / TUNED).get("methods", {})
-    return {method: dict(entry["best"]) for method, entry in methods.items()}
+    points: dict[str, Point] = {method: dict(entry["best"]) for method, entry in methods.items()}
+    for name, value in (pair for point in points.values() for pair in point.items()):
+        if not (name == "lr" or "." in name) or not isinstance(value, float | int):
+            text = f"{parent / TUNED} sets {excerpt(name)} to {excerpt(str(value))}, which no tuning chooses"
+            raise UsageError("E111", f"{text}; remove this file to tune anew.")
+    return points

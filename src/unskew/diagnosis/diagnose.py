@@ -25,6 +25,7 @@ from unskew.errors import DataError, UnskewError, UsageError
 from unskew.round.precision import torch_defaults
 from unskew.round.run import Run
 from unskew.runs import resolve
+from unskew.system import python_files
 from unskew.system.python_files import GIVEN_OBJECT
 
 METHODS = (
@@ -157,6 +158,7 @@ def refusals(run: Run, methods: Sequence[str]) -> Mapping[str, str]:
     return reasons
 
 
+@python_files.restricted
 @torch_defaults()
 def diagnose(
     data: Any = "digits",

@@ -63,6 +63,7 @@ class Reproduction(TableNumbers[TableResult | None]):
     page: Path | None = None
 
 
+@python_files.restricted
 @torch_defaults()
 def reproduce(
     table: str | Path,
@@ -102,8 +103,7 @@ def reproduce(
     checked = arguments.check(Request, options, "reproduce", "E109")
     places = {"folder": Path(folder).expanduser(), "keep": Path(keep).expanduser() if keep else None}
     request = Request(os.path.expanduser(table), **places, **checked)
-    with python_files.restrict(*request.add, *request.file):
-        return carry_out(request, say, watch)
+    return carry_out(request, say, watch)
 
 
 def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:

@@ -11,16 +11,17 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache, lru_cache
+from functools import cache, lru_cache, wraps
 from importlib import invalidate_caches
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
+from inspect import signature
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from unskew.errors import UnskewError, UsageError
 
@@ -37,7 +38,8 @@ _CALL = re.compile(r"\s*(?:(.*\.py)(?::\w+)?|[\w-]+)\s*(?:\(\s*(?:\w+\s*=.*)?\))
 _BETWEEN_CALLS = re.compile(r"[+,](?![^()]*\))")
 """Between the Parts of a method, or the names of metrics; not inside brackets."""
 _named: ContextVar[frozenset[str] | None] = ContextVar("named", default=None)
-"""The files that may be imported, because the user named them; None in a program, without restriction."""
+"""The files that may be imported, because the user named them; None outside of commands and calls."""
+_P, _R = ParamSpec("_P"), TypeVar("_R")
 
 
 @contextmanager
@@ -49,6 +51,33 @@ def restrict(*texts: str) -> Iterator[None]:
         yield
     finally:
         _named.reset(before)
+
+
+def restricted(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A function of the public API in which only files that its arguments name may be imported, and none that
+    a document names which it reads. Inside a command or another such function, that one's files count."""
+
+    @wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if _named.get() is not None:
+            return function(*args, **kwargs)
+        given = signature(function).bind(*args, **kwargs).arguments
+        samples = [name for name in ("data", "group") if not isinstance(given.get(name), str | os.PathLike)]
+        with restrict(*_texts([value for name, value in given.items() if name not in samples])):
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts and paths among arguments, also in lists and dictionaries."""
+    if isinstance(value, str | os.PathLike):
+        yield os.fspath(value)
+    elif isinstance(value, Mapping):
+        yield from _texts([*value.keys(), *value.values()])
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _texts(one)
 
 
 def check_named(file: str | Path) -> None:
