@@ -3,17 +3,21 @@ it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 
 from tests.privacy.test_sums import norm
+from unskew.config import build
 from unskew.core.method import Method
 from unskew.core.part import Part
+from unskew.data import read
 from unskew.data.clients.availability import Availability
 from unskew.errors import UsageError
+from unskew.federation.protocol.study_rules import prepare
 from unskew.methods import registry
 from unskew.privacy.accounting import epsilon_after
 from unskew.privacy.dpsgd import DPSGD
@@ -21,6 +25,7 @@ from unskew.round.chunks import Recipe, chunks, poisson_rows, poisson_steps, wor
 from unskew.round.randomness import SystemSource
 from unskew.runs import conformance
 from unskew.runs.disclosure import accounts
+from unskew.runs.resolve import resolve
 
 pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
 
@@ -160,3 +165,30 @@ def test_noise_is_added_before_any_other_part_changes_the_sum():
     orders = (Tenfold(), DPSGD()), (DPSGD(), Tenfold())
     first, second = (conformance.train_run(Method(*parts), rounds=1).digest for parts in orders)
     assert first == second
+
+
+@pytest.mark.parametrize(("method", "refused"), [("dpsgd", True), ("fedavg", False)])
+def test_a_sample_reaches_no_other_through_what_fills_empty_cells(tmp_path, method, refused):
+    """One row more moved the median of its column, and with it every row that it filled: the clipped sum
+    moved by five times the clip."""
+    rows = [f"{'' if i < 4 else i},{i % 3},{'ab'[i % 2]}" for i in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["lab,age,label", *rows]))
+    settings = {
+        "data": f"{tmp_path / 't.csv'}(missing=median)",
+        "clients": 2,
+        "skew": "iid",
+        "method": method,
+    }
+    with (
+        pytest.raises(UsageError, match="E108 .* the median in the empty cells of 'lab'")
+        if refused
+        else nullcontext()
+    ):
+        resolve(build(settings))
+    resolve(build(settings | {"data": f"{tmp_path / 't.csv'}(missing=median,drop=lab)"}))
+
+
+@pytest.mark.parametrize(("method", "scaled"), [("dpsgd", False), ("fedavg", True)])
+def test_a_site_scales_by_no_constants_of_its_own_samples(method, scaled):
+    data = replace(read("digits"), mean=None, std=None).with_notes().with_constants()
+    assert (prepare(data, build({"method": method})).applied is not None) == scaled

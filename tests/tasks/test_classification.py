@@ -76,8 +76,8 @@ def test_a_run_with_balanced_weights_is_the_run_with_these_numbers(tmp_path):
         ("1,-2", {}, r"E109 class_weights should be none, balanced or a number of at least 0 .*, got '1,-2'"),
         ("0,0", {}, "E109 class_weights should be"),
         ("balanced", {"method": "bsm"}, "E108 'bsm' cannot run here: it presumes cross-entropy"),
-        ("balanced", {"method": "dpsgd"}, "E108 'dpsgd' cannot run here: balanced weights"),
-        ("balanced", {"method": "dp(epsilon=4)"}, "E108 'dp' cannot run here: balanced weights"),
+        ("balanced", {"method": "dpsgd"}, "E108 'dpsgd' cannot run here: a balanced weight"),
+        ("balanced", {"method": "dp(epsilon=4)"}, "E108 'dp' cannot run here: a balanced weight"),
         ("balanced", {"target": "y"}, "E109 class_weights weighs samples of one class each"),
     ],
 )

@@ -180,9 +180,7 @@ def run_on(
     settings.attendance.presence.check(federation.clients, settings.rounds)
     device = hardware.device_of(settings)
     weights_C = None
-    if settings.class_weights == "balanced" and (part := method.samples_apart or method.protector):
-        text = f"'{part.name}' cannot run here: balanced weights depend on every sample, which its epsilon"
-        raise UsageError("E108", f"{text} does not count; give class_weights a number for each class.")
+    _check_epsilon(settings, method, federation)
     if settings.class_weights != "none":
         weights_C = class_weights(settings.class_weights, federation.label_counts.sum(0)).to(device)
     own = own_loss(settings.loss, metrics or {})
@@ -223,6 +221,23 @@ def run_on(
         )
     remarks = (*remarks, *noise_remarks(method, fed), *stage_remarks(method, fed.rounds, settings.patience))
     return Run(settings, method, federation, fed, device, lanes, remarks)
+
+
+def _check_epsilon(settings: Settings, method: Method, federation: Federation) -> None:
+    """Raises UsageError (E108) for values that depend on samples which the epsilon of a Part counts apart."""
+    form, gaps = (federation.intake.form, federation.intake.gaps) if federation.intake else ({}, {})
+    filled = [column for column in gaps if column in form.get("missing", {})]
+    if settings.class_weights == "balanced" and (part := method.samples_apart or method.protector):
+        values, remedy = "a balanced weight", "give class_weights a number for each class"
+    elif filled and (part := method.samples_apart):
+        values = f"the median in the empty cells of '{filled[0]}'"
+        remedy = "write a number that follows from no sample into them, or leave the column out with drop="
+    else:
+        return
+    text = (
+        f"'{part.name}' cannot run here: {values} depends on every sample, which its epsilon does not count"
+    )
+    raise UsageError("E108", f"{text}; {remedy}.")
 
 
 def check_secure(settings: Settings, method: Method, fed: Fed) -> None:

@@ -151,7 +151,7 @@ def check_noise(method: Method, fed: Fed) -> None:
 
 def prepare(data: Dataset, settings: Settings) -> Dataset:
     """The data, standardised by the data set's own constants if the study asks for it and the set has such
-    constants.
+    constants; not by those of a site's samples under a method whose epsilon is of single samples.
 
     Raises UsageError (E506) if the study asks for it and there are no constants: those of single sites
     would differ.
@@ -162,7 +162,8 @@ def prepare(data: Dataset, settings: Settings) -> Dataset:
         raise UsageError("E506", f"{text}; {remedy}")
     method = registry.parse(settings.method, settings.set)
     standardise = settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises)
-    return data.standardised() if standardise and data.mean is not None else data
+    computed = data.intake is not None and data.mean is not None
+    return data.standardised() if standardise and not (computed and method.samples_apart) else data
 
 
 @dataclass(frozen=True)
