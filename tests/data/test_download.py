@@ -75,6 +75,16 @@ def test_a_set_is_made_from_its_address_alone(server, tmp_path):
     assert len(server.asked) == 1, "what is there is not downloaded again"
 
 
+def test_a_download_goes_through_no_link(server, tmp_path):
+    """In a folder that several share, a link at the name of the unfinished file led to another one."""
+    server.files["a.bin"] = b"a" * 100
+    (tmp_path / "thesis.txt").write_text("mine")
+    (tmp_path / "a.bin.part").symlink_to(tmp_path / "thesis.txt")
+    with pytest.raises(DataError, match="E402"):
+        download("cifar10", recipe_of(server, "a.bin"), tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "mine"
+
+
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_download_that_broke_off_is_resumed(server, tmp_path, ranges):
     server.files["a.bin"], server.cut, server.ranges = bytes(range(256)) * 8, 1000, ranges

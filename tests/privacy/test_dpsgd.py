@@ -180,7 +180,7 @@ def test_a_sample_reaches_no_other_through_what_fills_empty_cells(tmp_path, meth
         "method": method,
     }
     with (
-        pytest.raises(UsageError, match="E108 .* the median in the empty cells of 'lab'")
+        pytest.raises(UsageError, match=r"E108 .* the median in the empty cells of 'lab'")
         if refused
         else nullcontext()
     ):

@@ -168,6 +168,16 @@ def test_a_checkpoint_of_another_version_is_told(ours, tmp_path):
         unskew.load(tmp_path / "r")
 
 
+def test_a_model_far_larger_than_the_weights_is_not_built(ours, tmp_path):
+    """A folder of 108 kB whose settings name a model of gigabytes took them before it was refused."""
+    shutil.copytree(ours.path, tmp_path / "r")
+    tree, facts = checkpoints.read(ours.path / "state.safetensors")
+    settings = {**facts["settings"], "model": "mlp(hidden=[30000000000])"}
+    checkpoints.write(tmp_path / "r" / "state.safetensors", tree, {**facts, "settings": settings})
+    with pytest.raises(StateError, match=r"E156 .* has 1,080,000,000,012 bytes of weights"):
+        unskew.load(tmp_path / "r")
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from unskew.models.registry import build, check_text, default_for, describe, names
+from unskew.models.registry import build, check_text, default_for, describe, names, weight_bytes
 
 if TYPE_CHECKING:
     from unskew.models.blocks import initialise
@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     from unskew.models.user_model import model_object as model_object
 
 _OF_USERS = ("ModelFunction", "check_module", "from_file", "from_function", "model_object")
-__all__ = ["build", "check_text", "default_for", "describe", "initialise", "names", *_OF_USERS]
+__all__ = [
+    "build",
+    "check_text",
+    "default_for",
+    "describe",
+    "initialise",
+    "names",
+    "weight_bytes",
+    *_OF_USERS,
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -134,3 +134,18 @@ def build(
             "E123", f"model '{call.name}' gives one answer per {answer}, but each sample has a {label}."
         )
     return module
+
+
+def weight_bytes(
+    text: str,
+    shape: tuple[int, ...],
+    classes: int,
+    pixels: tuple[int, ...] = (),
+    layout: Layout | None = None,
+) -> int:
+    """The bytes of the weights of the model that `build` would return, without any memory for them."""
+    import torch
+
+    with torch.device("meta"):
+        module = build(text, shape, classes, pixels, layout)
+    return sum(p.nbytes for p in module.parameters())

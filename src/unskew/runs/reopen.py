@@ -18,10 +18,10 @@ from unskew import config, models
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.core.trees import Weights
+from unskew.core.trees import Weights, size_in_bytes
 from unskew.data.clients.availability import without_trace
 from unskew.data.clients.federation import Federation, RemoteFederation
-from unskew.errors import StateError, UsageError
+from unskew.errors import StateError, UsageError, excerpt
 from unskew.models import ModelFunction, hf_folder
 from unskew.records import checkpoints, schema
 from unskew.records.checkpoints import Checkpoint, State
@@ -36,6 +36,7 @@ from unskew.runs.predictions import TrainedRun
 from unskew.runs.run_folder import recorded_revision
 from unskew.system import disk, python_files
 from unskew.system.python_files import GIVEN_OBJECT
+from unskew.tasks.task import task_of
 from unskew.version import revision
 
 
@@ -104,6 +105,8 @@ def _check_file(path: Path, files: Mapping[str, str], text: str) -> None:
             raise StateError("E112", f"{file} is not the file with which {path} was trained; name that one.")
 
 
+SIZE_MARGIN = 1 << 26
+"""Bytes by which a model may exceed the weights that a folder holds of it."""
 SITES_FILE = "sites.json"
 """A file in the folder of a run over a network, whose clients' private state stays at the sites."""
 
@@ -137,9 +140,8 @@ def open_run(path: Path, code: UserCode, unfinished: bool = False, best: bool = 
         )
         raise StateError("E155", f"{text}, and unfinished=True (--unfinished) takes its model as it is.")
     settings = _settings(path, facts)
-    run = rebuild(path, _federation(path, facts), facts["files"], settings, code)
     now = State(facts["t"], tree["w"], tree.get("slices", {}))
-    check_weights(path, run, now.weights)
+    run = rebuild(path, _federation(path, facts), facts["files"], settings, code, now.weights)
     record = Record.read(path, facts["records"])
     check_used(run, record)
     store = DiskStore(path / "private", facts)
@@ -183,11 +185,19 @@ def _settings(path: Path, facts: dict[str, Any]) -> Settings:
 
 
 def rebuild(
-    path: Path, federation: Federation, files: Mapping[str, str], settings: Settings, code: UserCode
+    path: Path,
+    federation: Federation,
+    files: Mapping[str, str],
+    settings: Settings,
+    code: UserCode,
+    weights: Weights,
 ) -> Run:
-    """The run of this folder on a federation, which need not have samples. files: digests of the files with
-    which it was trained. Raises StateError: E156 if the model or method cannot be built from `code`, E112 for
-    a file with another digest."""
+    """The run of this folder on a federation, which need not have samples.
+
+    files: digests of the files with which it was trained. weights: those that its folder holds.
+    Raises StateError: E156 if the model or method cannot be built from `code`, or has other weights, E112 for
+    a file with another digest.
+    """
     method, model = recorded_method(path, files, settings, code.method), code.model
     check_code(path, files, settings, "model", model)
     here = settings.replace(device="cpu", precision="float32", workers=1, lanes="1")
@@ -201,7 +211,22 @@ def rebuild(
     if isinstance(model, str):
         here, model = here.replace(model=model), None
     module = None if model is None else models.model_object(model)
-    return replace(resolve.run_on(federation, here, method, module), settings=settings)
+    if module is None and not hf_folder.is_on_disk(here.model):
+        _check_size(path, federation, here, weights)
+    run = replace(resolve.run_on(federation, here, method, module), settings=settings)
+    _check_weights(path, run, weights)
+    return run
+
+
+def _check_size(path: Path, federation: Federation, settings: Settings, w: Weights) -> None:
+    """Raises StateError (E156), before the model is built, if its settings describe a far larger one than the
+    folder's weights are of."""
+    shape, held = federation.shape, size_in_bytes(w)
+    pixels = task_of(federation.y, settings.loss, federation.target, shape).pixels(shape)
+    size = models.weight_bytes(settings.model, shape, federation.n_classes, pixels, federation.layout)
+    if size > held + SIZE_MARGIN:
+        text = f"'{excerpt(settings.model)}' has {size:,} bytes of weights, and the checkpoint {held:,}"
+        raise StateError("E156", f"the model of {path} is not that of its settings: {text}.")
 
 
 def _federation(path: Path, facts: dict[str, Any]) -> RemoteFederation:
@@ -215,7 +240,7 @@ def _federation(path: Path, facts: dict[str, Any]) -> RemoteFederation:
         ) from None
 
 
-def check_weights(path: Path, run: Run, w: Weights) -> None:
+def _check_weights(path: Path, run: Run, w: Weights) -> None:
     """Raises StateError (E156) if the model's weights do not match those of the checkpoint."""
     expected = {n: tuple(t.shape) for n, t in run.fed.net.weights().items()}
     kept = {n: tuple(t.shape) for n, t in w.items()}

@@ -200,7 +200,8 @@ def _append(address: str, part: Path, report: Callable[[int, int], None]) -> Non
         if begin and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
             return  # all of it has arrived; the digest decides
         raise
-    with response, open(part, "ab" if response.status == http.client.PARTIAL_CONTENT else "wb") as file:
+    mode = "ab" if response.status == http.client.PARTIAL_CONTENT else "wb"
+    with response, open(part, mode, opener=disk.refuse_link) as file:
         arrived = file.tell()
         total = arrived + int(response.headers.get("Content-Length", 0))
         while piece := response.read(PIECE):

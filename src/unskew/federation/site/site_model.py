@@ -23,7 +23,7 @@ from unskew.round.clients import Broadcast
 from unskew.round.run import Run
 from unskew.runs.assemble import trainer_of
 from unskew.runs.predictions import TrainedRun
-from unskew.runs.reopen import UserCode, check_weights, rebuild
+from unskew.runs.reopen import UserCode, rebuild
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,7 @@ def open_site_model(path: Path, code: UserCode, data: Dataset | None = None) -> 
             "E111", f"{path} cannot be read as a site's run ({what}); put back what the site wrote."
         ) from None
     seen = _with_samples(federation, k, prepare(data, settings), largest) if data else federation
-    run = rebuild(path, seen, {}, settings, code)
-    check_weights(path, run, weights)
+    run = rebuild(path, seen, {}, settings, code, weights)
     start = Broadcast(t, lr, {n: weights[n] for n in run.fed.net.weights()}, down)
     store = MemoryStore()
     private = _private(path, base)

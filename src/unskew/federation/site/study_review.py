@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from unskew import config, models
@@ -317,10 +316,9 @@ def check_model(settings: Settings, data: Dataset, memory_bytes: int | None = No
         return  # the site's own file or folder, which its operator named
     memory_bytes = memory_bytes or usable_memory()
     shape = tuple(data.x.shape[1:])
-    with torch.device("meta"), _limited_layers(settings.model):  # shapes alone
-        pixels = task_of(data.y, settings.loss, data.target, shape).pixels(shape)
-        module = models.build(settings.model, shape, len(data.classes), pixels, data.layout)
-    weights = 4 * sum(p.numel() for p in module.parameters())
+    pixels = task_of(data.y, settings.loss, data.target, shape).pixels(shape)
+    with _limited_layers(settings.model):
+        weights = models.weight_bytes(settings.model, shape, len(data.classes), pixels, data.layout)
     if COPIES * weights > memory_bytes:
         text = f"the study's model '{settings.model}' has {bytes_text(weights)} of weights, of which training"
         memory = bytes_text(memory_bytes)
