@@ -69,6 +69,18 @@ def test_a_dense_layer_of_the_input_gives_a_sample_exactly(tmp_path):
     scene.close()
 
 
+def test_what_scaffold_sends_beside_weights_gives_samples_exactly(tmp_path):
+    """Its corrections hide samples in an update; the changes of a control variate add up to a gradient."""
+    (tmp_path / "units.py").write_text(UNITS)
+    model = f"{tmp_path / 'units.py'}:units"
+    path = trained(tmp_path, "scaffold", model=model, samples=4, batch=1, rounds=3)
+    scene = Scene(path, code=UserCode(model=model))
+    outcome = Gradient(samples=6, batch=0, steps=1).attempt(scene, 0)
+    shares = {s.payload: s.value for s in outcome.scores if s.metric == "share above 40 dB"}
+    assert shares["scaffold/delta"] > 0.8 > shares["w"]
+    scene.close()
+
+
 def test_of_two_samples_the_units_that_one_moves_give_it_and_the_others_a_mixture():
     """By hand: unit 0 has gradient 2 from x_1 alone, unit 1 has 1 and 3 from both, so (x_1 + 3 x_2) / 4, and
     unit 2 has 1 and -2, which is x_1 / -1 + 2 x_2, beyond the range. Unit 3 has none."""

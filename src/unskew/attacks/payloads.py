@@ -19,10 +19,12 @@ from unskew.attacks.inversion import Search
 from unskew.attacks.scene import RecordedRound, Scene, Visit
 from unskew.core.network import Network
 from unskew.core.part import Part, Trip
+from unskew.core.replies import Reply
 from unskew.core.trees import Weights
 from unskew.methods.feddata import FedData
 from unskew.methods.fedmix import FedMix
 from unskew.methods.flea import FLea
+from unskew.methods.scaffold import Scaffold
 from unskew.records.checkpoints import State
 
 P = TypeVar("P", bound=Part)
@@ -150,3 +152,14 @@ def _late(scene: Scene, part: Part, trip: Trip) -> Visit:
     start, ids = scene.start_at(scene.before, t), scene.answered(t)
     private = scene.folder.store(scene.before).fetch(ids) if scene.trainer.kept else {}
     return Visit(part, trip, start, private, scene.trainer.visit(trip, part, start, ids, private))
+
+
+def control_variate(scene: Scene, reply: Reply) -> Weights:
+    """SCAFFOLD's control variate of a client after the last round: the sum of all changes that it sent, which
+    is its mean gradient in that round; {} for other methods."""
+    part = part_of(scene, Scaffold)
+    if part is None:
+        return {}
+    before = scene.last_round.private.get(reply.client, {}).get(part.name, {}).get("c", {})
+    change = reply.shares[part.name]["delta"]
+    return {n: t + before[n] if n in before else t for n, t in change.items()}

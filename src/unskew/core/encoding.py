@@ -60,7 +60,7 @@ def bytes_sent(method: Method, reply: Reply) -> int:
 def encode_reply(p: Part, c: Client, reply: Reply) -> Reply:
     """The reply with its change of the shared weights encoded by `p`. c: the client as the Part sees it."""
     change = {n: reply.weights[n] - c.start[n] for n in c.fed.shared}
-    tree, mine = p.encode(change, c, _keys(p, c.fed, c.t, reply.client))
+    tree, mine = p.encode(change, c, keys_of(p, c.fed, c.t, reply.client))
     plain = {n: t for n, t in reply.weights.items() if n not in change}
     shares = {**reply.shares, p.name: {**reply.shares.get(p.name, {}), BRANCH: tree}}
     return replace(
@@ -84,7 +84,7 @@ def decode_replies(
     for reply in replies:
         own, w = dict(reply.shares[p.name]), received(reply.client)
         try:
-            change = p.decode(own.pop(BRANCH), w, fed, _keys(p, fed, t, reply.client))
+            change = p.decode(own.pop(BRANCH), w, fed, keys_of(p, fed, t, reply.client))
         except DecodeError as problem:
             refused.append(
                 gate.Refusal(reply.client, "E303", f"what '{p.name}' encoded cannot be read: {problem}.")
@@ -99,5 +99,6 @@ def decode_replies(
     return good, refused
 
 
-def _keys(p: Part, fed: Fed, t: int, client: int) -> Keys:
+def keys_of(p: Part, fed: Fed, t: int, client: int) -> Keys:
+    """The random numbers of a client in round t for an encoding Part, by purpose."""
     return lambda purpose: keys.key(fed.seed, t, client, p.name, purpose)

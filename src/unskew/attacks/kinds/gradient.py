@@ -9,7 +9,8 @@ With D = w_t - w_k, the update of a client with n samples, and d_c its entry for
 by signed Adam with a falling rate. A dense layer of the input has gradients dL/dW_u = sum_n g_nu x_n and
 dL/db_u = sum_n g_nu, so dW_u / db_u is x_n exactly if sample n alone moves unit u (with n = 1 always): these
 quotients, if within the range of the adversary's own samples, are answers as well. Each sample is paired with
-an answer of its own by least squared error, so it has the better of both.
+an answer of its own by least squared error, so it has the better of both. With `batch=0` the same quotients
+are read from the sum of the changes of SCAFFOLD's control variate that a client sent: its mean gradient.
 The attacked clients hold `batch` samples each, drawn from the run's clients, and train on the weights that
 the run's last round, or its first, began with, without the method's Parts; so where a Part changes what
 leaves (noise for every sample, an encoding), only `batch=0` is made, which attacks the updates that were
@@ -21,7 +22,7 @@ not known but guessed as above.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -33,6 +34,7 @@ from unskew.attacks import shadows, success
 from unskew.attacks.attack import Attack, Outcome, Score, share_of
 from unskew.attacks.auxiliary import Samples, unseen
 from unskew.attacks.inversion import Inversion, Search, Update, round_counts
+from unskew.attacks.payloads import control_variate
 from unskew.attacks.scene import Scene
 from unskew.core import module_inputs
 from unskew.core.keys import digest, numpy_key
@@ -41,7 +43,7 @@ from unskew.core.trees import Weights
 from unskew.formats.ranges import Count
 from unskew.round.clients import Broadcast
 
-READS = ("w",)
+READS = ("w", "scaffold/delta")
 
 MOST = 64
 """The most samples of an update that are recovered."""
@@ -116,7 +118,34 @@ class Gradient(Attack):
             there.append(stored)
             owners += [number] * len(y)
         found = torch.cat(answers), torch.cat(there), torch.tensor(owners)
-        return self._outcome(scene, own, found, right)
+        outcome = self._outcome(scene, own, found, right)
+        if self.batch:
+            return outcome
+        return replace(outcome, scores=(*outcome.scores, *self._from_variates(scene, inversion, own)))
+
+    def _from_variates(self, scene: Scene, inversion: Inversion, own: Samples) -> list[Score]:
+        """The scores of what dense layers of the input give away in SCAFFOLD's control variates."""
+        own_x, rows = scene.seen(own.x), scene.federation.train
+        answers, there, owners = list[Tensor](), list[Tensor](), list[int]()
+        attacked = self._attacked(scene)
+        for reply in (r for r in scene.last_round.replies if r.client in attacked):
+            gradient = control_variate(scene, reply)
+            none = {n: torch.zeros_like(t) for n, t in gradient.items()}
+            stored = scene.stored(rows[reply.client])
+            x = scene.unseen_by_model(inversion.read_off(Update(gradient, none, 0.0, len(stored), 1), own_x))
+            if len(x) >= len(stored):
+                answers.append(x[_pairs(x, stored)])
+                there.append(stored)
+                owners += [reply.client] * len(stored)
+        if not answers:
+            return []
+        back, were = (scene.natural(torch.cat(x)).float() for x in (answers, there))
+        guess, of = success.guess_of(scene.natural(own.x).float()), "the sum of what each client sent"
+        return success.likeness_scores("scaffold/delta", of, back, were, guess, torch.tensor(owners))
+
+    def _attacked(self, scene: Scene) -> list[int]:
+        """The clients that are attacked with batch=0."""
+        return self._smallest(scene)[: max(1, self.samples // 2)]
 
     def _smallest(self, scene: Scene) -> list[int]:
         """Clients that answered in the last round and have at most `most` samples, the smallest first."""
@@ -133,7 +162,7 @@ class Gradient(Attack):
         training)."""
         y = torch.as_tensor(scene.federation.y)
         if not self.batch:
-            heard, least = scene.last_round, self._smallest(scene)[: max(1, self.samples // 2)]
+            heard, least = scene.last_round, self._attacked(scene)
             assert heard.start is not None
             rows = [torch.as_tensor(np.asarray(scene.federation.train[k])) for k in least]
             sent = {r.client: {**heard.start.weights, **r.weights} for r in heard.replies}

@@ -1,14 +1,20 @@
 """Tokens: words, codes or other whole numbers in a client's samples (Melis et al., S&P 2019).
 
-With E_v row v of a lookup table in the broadcast and E'_v the row in the client's reply:
-    r_v = |E'_v - s E_v|     s: the median over rows of E'_v . E_v / |E_v|^2, the effect of weight decay
-Rows with a gradient were looked up. If the widest gap in log10 r is 1 or more, the rows above it are named,
-and rows are sorted by r, ties by their frequency in the attacker's own samples. Otherwise the update has
-little information: the rows of the attacker's own samples are named and sorted by frequency, ties by r. AUC,
-recall and precision refer to the rows of the client's samples. Without the payload, all rows are sorted by
-the frequency in the attacker's own samples, and as many are named. Tables from which all samples take equal
-rows (such as positions in a sentence) and padding rows are left out.
-Differs from the paper: it has neither weight decay nor noise, and names all rows with changes.
+With E_v row v of a lookup table in the broadcast and E'_v the row in the client's reply, a row that no sample
+looks up has no gradient. An attacker ranks rows by one of
+    change   |E'_v - s E_v|     s: the median over rows of E'_v . E_v / |E_v|^2, the effect of weight decay
+    apart    |D_v - m|          D_v = E'_v - E_v,  m: the median of D over rows, number by number, which an
+                                encoding (signs) or a table that is also the head adds to all rows alike
+    unlike   |D_v - d_v|        d: what the encoding makes of no change with the random numbers of the round,
+                                which follow from the study's seed
+    variate  |c_v|              c: the sum of the changes of SCAFFOLD's control variate that the client sent
+    frequent                    by the samples of the attacker's own that look it up, ties by `change`
+If the widest gap in log10 of a measure is 1 or more, the rows above it are named, and else as many rows of
+the largest values as the attacker's own samples hold. The attacker whose mean AUC over the clients is largest
+counts. AUC, recall and precision refer to the rows of the client's samples. Without the payload, rows are
+sorted by the frequency in the attacker's own samples, and as many are named. Tables from which all samples
+take equal rows (such as positions in a sentence) and padding rows are left out.
+Differs from the paper: it has neither weight decay, noise nor encodings, and names all rows with changes.
 """
 
 from __future__ import annotations
@@ -25,9 +31,13 @@ from torch import Tensor, nn
 from unskew.attacks import success
 from unskew.attacks.attack import Attack, Outcome, Score, mean_of
 from unskew.attacks.auxiliary import unseen
+from unskew.attacks.payloads import control_variate
 from unskew.attacks.scene import Scene
+from unskew.core import encoding
 from unskew.core.module_inputs import TableExposure, embedding_tables, lookup_ids, table_exposure
 from unskew.core.part import overrides
+from unskew.core.replies import Reply
+from unskew.core.trees import Weights
 from unskew.errors import UsageError
 from unskew.formats.ranges import Count
 
@@ -87,7 +97,7 @@ def _no_padding(layer: nn.Embedding | nn.EmbeddingBag) -> Tensor:
     return counts
 
 
-READS = ("w",)
+READS = ("w", "scaffold/delta")
 
 TINY, ROUNDING = 1e-12, 1e-6
 """Changes below TINY of the largest change, or with weight decay below ROUNDING of a row's length, are
@@ -138,24 +148,66 @@ class Tokens(Attack):
             frequent = lookups.counted(own.x)
             # tables with a row that some samples take and others do not
             by_table = {
-                name: list[tuple[float, ...]]()
+                name: Results()
                 for name, counts_V in frequent.items()
                 if bool(((counts_V > 0) & (counts_V < len(own))).any())
             }
+            variates = dict[str, Results]()
             for reply, held in zip(replies, rows):
                 before = heard.start.to(reply.client).weights
                 there = lookups.present(scene.stored(held), reply.client)
+                unmoved, variate = _unmoved(scene, reply), control_variate(scene, reply)
                 for name, results in by_table.items():
-                    counts = lookups.counts[name]
-                    change = change_of(before[name][counts], reply.weights[name][counts])
-                    results += _attacked(change, there[name], frequent[name])
-        scores = [score for name, results in by_table.items() for score in _scores(name, results)]
+                    counts, known = lookups.counts[name], frequent[name]
+                    pair = before[name][counts], reply.weights[name][counts]
+                    results.append(_attacked(_readings(*pair, unmoved[name][counts]), there[name], known))
+                    if variate:
+                        c = variate[name][counts]
+                        one = {"variate": _lengths(c, 1e-4 * float(c.norm(dim=1).max()))}
+                        variates.setdefault(name, []).append(_attacked(one, there[name], known))
+        scores = [s for n, results in by_table.items() for s in _scores("w", n, "updates as sent", results)]
+        for name, results in variates.items():
+            scores += _scores("scaffold/delta", name, "the sum of what each client sent", results)
         if not scores:
             text = (
                 "the clients' samples take the same rows from every table as all samples, or every row of it"
             )
             raise UsageError("E151", f"{text}: {scene.path} has nothing that could be told from an update.")
         return Outcome(tuple(scores), f"{len(own)} {own.name}")
+
+
+Results = list[dict[str, tuple[float, ...]]]
+"""For each client, by attacker: AUC, recall and precision, each with and without the payload."""
+
+
+def _unmoved(scene: Scene, reply: Reply) -> Weights:
+    """What the server would decode as the client's change if its weights had not changed."""
+    run, w = scene.run, scene.run.fed.net.weights()
+    none = {n: torch.zeros_like(w[n]) for n in run.fed.shared}
+    if (encoder := run.method.encoder) is None:
+        return none
+    private = {encoder.name: encoder.client_init(w, run.fed)}
+    start = scene.last_round.start
+    assert start is not None
+    c = scene.trainer.client(reply.client, start, encoder.name, w, private)
+    keys = encoding.keys_of(encoder, run.fed, scene.final.t, reply.client)
+    return encoder.decode(encoder.encode(none, c, keys)[0], w, run.fed, keys)
+
+
+def _readings(before: Tensor, after: Tensor, unmoved: Tensor) -> dict[str, Tensor]:
+    """Measures of each row of a table, [V], by attacker. before, after, unmoved: [V, D]."""
+    moved, least = after.double().cpu() - before.double().cpu(), ROUNDING * float(before.norm(dim=1).max())
+    return {
+        "change": change_of(before, after),
+        "apart": _lengths(moved - moved.median(0).values, least),
+        "unlike": _lengths(moved - unmoved.double().cpu(), least),
+    }
+
+
+def _lengths(rows: Tensor, least: float) -> Tensor:
+    """[V]: the length of each row; 0 up to `least`, which is rounding."""
+    length_V = rows.double().cpu().norm(dim=1)
+    return torch.where(length_V > least, length_V, 0.0)
 
 
 def change_of(before: Tensor, after: Tensor) -> Tensor:
@@ -166,42 +218,59 @@ def change_of(before: Tensor, after: Tensor) -> Tensor:
     return change if factor == 1 else torch.where(change > ROUNDING * first.norm(dim=1), change, 0.0)
 
 
-def read_off(change_V: Tensor, frequent_V: Tensor) -> tuple[Tensor, Tensor]:
+def read_off(measure_V: Tensor, frequent_V: Tensor) -> tuple[Tensor, Tensor]:
     """([V] how sure the attacker is of each row, bool [V] the rows that it names).
 
-    change: what each row moved. frequent: how many of the attacker's own samples hold it.
+    measure: such as what each row moved. frequent: how many of the attacker's own samples hold it, by which
+    ties are sorted.
     """
-    moved = (change_V / change_V.max().clamp(min=1e-30)).clamp(min=TINY)
+    moved = (measure_V / measure_V.max().clamp(min=1e-30)).clamp(min=TINY)
     known = frequent_V / frequent_V.max().clamp(min=1)
     ordered = moved.log10().sort().values
-    widest = ordered.diff().max(0)
+    widest, sure = ordered.diff().max(0), moved + TINY * known
     if float(widest.values) < 1:
-        return known + moved / (2 * frequent_V.max().clamp(min=1)), frequent_V > 0
-    return moved + TINY * known, moved.log10() > ordered[widest.indices]
+        return sure, _largest(sure, int((frequent_V > 0).sum()))
+    return sure, moved.log10() > ordered[widest.indices]
 
 
-def _attacked(change_V: Tensor, there_V: Tensor, frequent_V: Tensor) -> list[tuple[float, ...]]:
-    """AUC, recall and precision, each with and without the payload; none where there are no rows to tell
-    apart."""
+def _largest(values_V: Tensor, n: int) -> Tensor:
+    """bool [V]: the n largest values, of equal ones the first."""
+    named = torch.zeros_like(values_V, dtype=torch.bool)
+    named[values_V.argsort(descending=True, stable=True)[:n]] = True
+    return named
+
+
+def _attacked(
+    measures: Mapping[str, Tensor], there_V: Tensor, frequent_V: Tensor
+) -> dict[str, tuple[float, ...]]:
+    """The result of each attacker; none where there are no rows to tell apart."""
     if bool(there_V.all()) or not bool(there_V.any()):
-        return []
-    sure, guess = read_off(change_V, frequent_V)
-    without = torch.zeros_like(guess)
-    without[frequent_V.argsort(descending=True, stable=True)[: int(guess.sum())]] = True
+        return {}
+    answers = {name: read_off(measure, frequent_V) for name, measure in measures.items()}
+    first = next(iter(measures.values()))
+    answers["frequent"] = frequent_V + first / (2 * first.max().clamp(min=1e-30)), frequent_V > 0
+    return {name: _result(*answer, there_V, frequent_V) for name, answer in answers.items()}
+
+
+def _result(sure_V: Tensor, named_V: Tensor, there_V: Tensor, frequent_V: Tensor) -> tuple[float, ...]:
     both: list[float] = []
-    for values, names in ((sure, guess), (frequent_V, without)):
+    for values, names in ((sure_V, named_V), (frequent_V, _largest(frequent_V, int(named_V.sum())))):
         inside, outside = (values[part].double().numpy() for part in (there_V, ~there_V))
         hits = int((names & there_V).sum())
         both += [success.auc(inside, outside), hits / int(there_V.sum()), hits / max(1, int(names.sum()))]
-    return [tuple(both)]
+    return tuple(both)
 
 
-def _scores(table: str, results: list[tuple[float, ...]]) -> list[Score]:
+def _scores(payload: str, table: str, whose: str, results: Results) -> list[Score]:
+    """The scores of the attacker with the largest mean AUC."""
+    results = [of_client for of_client in results if of_client]
     if not results:
         return []
-    values, of = np.array(results), f"rows of {table.removesuffix('.weight')}, updates as sent"
+    by_attacker = {name: np.array([of_client[name] for of_client in results]) for name in results[0]}
+    values = max(by_attacker.values(), key=lambda values: values[:, 0].mean())
+    of = f"rows of {table.removesuffix('.weight')}, {whose}"
     floors, n = values[:, 3:].mean(0), len(values)
     return [
-        Score("w", of, metric, *mean_of(values[:, i]), float(floors[i]), 1.0, n, main=i == 0)
+        Score(payload, of, metric, *mean_of(values[:, i]), float(floors[i]), 1.0, n, main=i == 0)
         for i, metric in enumerate(("AUC", "recall", "precision"))
     ]
