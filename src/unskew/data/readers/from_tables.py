@@ -74,8 +74,8 @@ def csv_set(
     or pattern, of which each holds the rows of one site, by its name.
 
     Columns that some sites lack are left out, with a note. site: with files of sites, a column in their
-    place. x, drop: the columns to train on, by default all, and columns to leave out; a list, or names
-    joined by commas. missing: what becomes of cells without a value; see `missing_values`. See `read_table`
+    place; `site` stands for the files unless they have such a column. x, drop: the columns to train on, by
+    default all, and columns to leave out; a list, or names joined by commas. missing: what becomes of cells without a value; see `missing_values`. See `read_table`
     for the other arguments, such as weight, and the errors.
     """
     place, numbers, notes = Path(path), NumberFormat.from_settings(decimal, thousands), list[Note]()
@@ -123,8 +123,11 @@ def _join_sites(sheets: Mapping[str, Sheet], site: str, notes: list[Note]) -> Sh
         owners = [name for name, sheet in sheets.items() if column in sheet.columns]
         notes.append(("left out", f"column '{column}', only in the tables of {abbreviate(owners, 5)}"))
     sheet = join_sheets("the tables of sites", list(sheets.values()), common)
-    if site:
+    if cells.word(site) in common:
         return sheet
+    if site not in ("", SITE_COLUMN):
+        text = f"{abbreviate(list(sheets), 5)} have no column '{site}' in common"
+        raise DataError("E403", f"the tables {text}; leave site out, and each table is a site.")
     columns = dict(sheet.columns)
     names = np.repeat(list(sheets), [len(sheet.places) for sheet in sheets.values()])
     stated = site_column_in(columns)
@@ -133,7 +136,7 @@ def _join_sites(sheets: Mapping[str, Sheet], site: str, notes: list[Note]) -> Sh
         del columns[stated]
         if not is_copy:
             notes.append(("left out", f"column '{stated}', because the names of files are the sites"))
-    return replace(sheet, columns={**columns, SITE_COLUMN: names})
+    return replace(sheet, columns={SITE_COLUMN: names, **columns})  # the last may be the labels
 
 
 def _read_parts(folder: Path, numbers: NumberFormat | None, notes: list[Note]) -> Sheet:
