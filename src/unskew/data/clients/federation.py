@@ -192,7 +192,7 @@ class Federation(SampleForm):
     def summary(self) -> dict[str, Any]:
         """The content of federation.json; its lists have at most the first 2,000 clients."""
         first = slice(0, SUMMARY_CLIENTS)
-        unit = "pixels" if self.masks else "samples"
+        unit, tests = "pixels" if self.masks else "samples", self.test_group_ids
         return {
             "name": self.name,
             "classes": list(self.groups),
@@ -208,6 +208,7 @@ class Federation(SampleForm):
             "test": self.common_test,
             "skew": self.skew,
             "shape": list(self.shape),
+            **({"test_groups": len(np.unique(tests[self.test.rows]))} if tests is not None else {}),
             **({"layout": self.layout.as_json()} if self.layout else {}),
             **({"mean": list(self.applied[0]), "std": list(self.applied[1])} if self.applied else {}),
             **({"task": "multilabel"} if self.several else {}),

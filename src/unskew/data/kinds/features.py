@@ -21,6 +21,7 @@ Letters: N rows.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -382,20 +383,26 @@ def fill(
 
 
 def fill_as(sheet: Sheet, form: Mapping[str, Any]) -> Sheet:
-    """A table to be predicted, filled as the training rows of `form` (Intake.form) were; as it is if they
-    were complete."""
+    """A table to be predicted, filled as the training rows of `form` (Intake.form) were, with a warning that
+    counts the cells; as it is if the training rows were complete."""
     if "missing" not in form:
         return sheet
     filled = dict(sheet.columns)
     kinds = dict(form["columns"])
+    counts = list[str]()
     for column in [c for c in kinds if c in sheet.columns]:
         values = sheet.columns[column]
         missing = cells.missing(values)
+        if missing.any():
+            counts.append(f"{excerpt(column, 40)} ({int(missing.sum()):,} of {len(missing):,})")
         if kinds[column]:
             filled[column] = np.where(missing, WORD, cells.words(values))
         elif (numbers := numbers_between_gaps(sheet, column, values, missing)) is not None:
             filled[column] = np.where(missing, form["missing"].get(column, 0.0), numbers)
             filled[indicator_name(column)] = missing.astype(np.float64)
+    if counts:
+        text = f"{sheet.name}: empty cells were filled, numbers with the median of the training rows"
+        warnings.warn(f"{text}: {abbreviate(counts, 5)}", stacklevel=8)
     return replace(sheet, columns=filled)
 
 
