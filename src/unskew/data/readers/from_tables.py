@@ -308,7 +308,7 @@ def sheet_raw(
             columns = filled.columns
     used = find_kinds(sheet, columns, notes) if used is None else used
     if asks:
-        notes += group_question(sheet, _unused_columns(remaining, used, site))
+        notes += group_question(sheet, [c for c in remaining if is_id_name(c) or c != site])
     x = encode(sheet, used, columns)
     if site:
         notes.append(("sites", f"from the column '{site}'"))
@@ -331,16 +331,12 @@ def group_column(sheet: Sheet, columns: Sequence[str], group: str) -> str:
     return column_named(columns, group, sheet.name) if group and group != INDEPENDENT else ""
 
 
-def _unused_columns(columns: Sequence[str], used: Kinds, site: str) -> list[str]:
-    """The columns that may be ids: by their names, else those that are neither features nor sites."""
-    return [c for c in columns if is_id_name(c) or c not in (*used, site)]
-
-
 def group_question(sheet: Sheet, columns: Iterable[str]) -> list[Note]:
     """The question whether one of these columns is one of groups."""
     used = slice(None) if sheet.unused is None else ~sheet.unused
     test = sheet.test[used] if sheet.test is not None and sheet.test[used].any() else None
-    return column_question({c: sheet.columns[c][used] for c in columns}, test)
+    facts = sheet.columns if sheet.unused is None else {c: v[used] for c, v in sheet.columns.items()}
+    return column_question({c: facts[c] for c in columns}, test, facts)
 
 
 def apply_split(sheet: Sheet, label: str, notes: list[Note]) -> Sheet:
@@ -453,7 +449,7 @@ def read_frames(
         remaining = [column for column in remaining if column != group]
         site = site_column_in(dict.fromkeys(remaining))
         used = find_kinds(split, ColumnSubset(split.columns, [c for c in remaining if c != site]), notes)
-        notes += group_question(split, _unused_columns(remaining, used, site)) if asks else []
+        notes += group_question(split, remaining) if asks else []
     roles = (label if aim else label or labels[0], "", group)
     raws = {name: sheet_raw(sheet, roles, None, aim, used=used) for name, sheet in sheets.items()}
     return {name: replace(raw, notes=(*raw.notes, *notes)) for name, raw in raws.items()}
