@@ -234,7 +234,9 @@ def test_numbers_that_identify_patients_are_asked_about(tmp_path):
         columns = measured | {n: v for n, v in of_patient.items() if sex or n != "sex"}
         lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values()))]
         (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
-        text = "150 rows have 50 different values in 'nr'; if they belong together say group=nr, or group=none"
+        text = (
+            "150 rows have 50 different values in 'nr'; if they belong together say group=nr, or group=none"
+        )
         for given in (f"{tmp_path}/t.csv(label=sick)", Frame(columns)):
             read = take(given, label="" if isinstance(given, str) else "sick")
             assert [t for t in warnings_of(read) if "group=" in t] == [text] * sex

@@ -62,7 +62,9 @@ def test_the_remedy_that_leaves_columns_out_works_as_it_stands(tmp_path):
     """For one column, for more than the error lists, and for names with commas and quotes."""
     for names in (["a b"], [f"c{i}" for i in range(12)], ["dose, mg", "it's"]):
         head = ",".join(f'"{name}"' for name in [*names, "v", "sick"])
-        lines = [",".join([*([""] if i == 0 else ["1.5"]) * len(names), f"{i}.5", str(i % 2)]) for i in range(9)]
+        lines = [
+            ",".join([*([""] if i == 0 else ["1.5"]) * len(names), f"{i}.5", str(i % 2)]) for i in range(9)
+        ]
         (tmp_path / "t.csv").write_text("\n".join([head, *lines]) + "\n")
         with pytest.raises(DataError) as refused:
             data.read(tmp_path / "t.csv")

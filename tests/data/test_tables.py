@@ -395,7 +395,7 @@ def test_files_of_sites_are_sites_by_name_and_need_no_usual_label(hospitals):
     assert one.classes == other.classes == ("bad", "good")
     assert (one.columns["site"] == other.columns["site"]).all()
     assert unskew.diagnose(str(hospitals), site="site").split == "column:site"
-    with pytest.raises(DataError, match="E403 .*have no column 'hospital' in common; leave site out"):
+    with pytest.raises(DataError, match=r"E403 .*have no column 'hospital' in common; leave site out"):
         data.read(hospitals, site="hospital")
 
 

@@ -81,9 +81,7 @@ def test_rows_of_a_patient_count_as_one():
     rows = np.repeat(np.arange(96), 10)
     of_ten = {"y_test": one.y[:0], "x_test": one.x[:0], "classes": ("a", "b"), "skew": "by hand"}
     of_ten |= {"train": Index.by_owner(rows // 12, 8), "test": Index.empty(8), "columns": {"p": rows}}
-    ten = [
-        Federation("f", one.x[rows], one.y[rows], **of_ten, group_column=group) for group in ("p", "")
-    ]
+    ten = [Federation("f", one.x[rows], one.y[rows], **of_ten, group_column=group) for group in ("p", "")]
     as_groups, as_rows = map(pooling_of, ten)
     assert as_groups.error > 2 * as_rows.error
     right = np.array([[1, 0], [1, 0], [0, 1], [1, 1], [1, 0], [0, 0]], bool)

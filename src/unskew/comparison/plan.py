@@ -101,7 +101,8 @@ def objects_of(methods: Sequence[NamedMethod], common: Objects) -> tuple[Objects
 def data_as_settings(data: Any, parent: Path, **roles: Any) -> tuple[dict[str, str], Federation | None]:
     """The settings `data` and, for divided data, `skew`; and a Federation, which no text stands for.
 
-    roles: arguments of `take`. Other data in memory are written to `data.npz` in the comparison's folder. Raises as `take` does.
+    roles: arguments of `take`. Other data in memory are written to `data.npz` in the comparison's folder.
+    Raises as `take` does.
     """
     read, settings = settings_of(data, **roles)
     if isinstance(read, Federation):

@@ -258,8 +258,8 @@ class Regression(Task):
 
     def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
         roots = [name for name in scores[0] if name.partition(":")[0] == "rmse"]
-        squares = [{name: one[name] ** 2 for name in roots} for one in scores]  # these are averaged, not roots
-        means = super().pooled(shares, squares)
+        # squares are averaged, not roots
+        means = super().pooled(shares, [{name: one[name] ** 2 for name in roots} for one in scores])
         return super().pooled(shares, scores) | {name: math.sqrt(means[name]) for name in roots}
 
 

@@ -361,8 +361,8 @@ agree by chance. Tables with more columns of many whole numbers hold counts or p
 
 def number_ids(columns: Mapping[str, np.ndarray], facts: Mapping[str, np.ndarray]) -> list[str]:
     """The columns of whole numbers that identify what the rows were taken from, though no name says so: some
-    fact, such as the sex of a patient, is the same in all rows of a number, which chance does not explain, and
-    is not told by the size of the number, as an age group is by the age."""
+    fact, such as the sex of a patient, is the same in all rows of a number, which chance does not explain,
+    and does not follow from the size of the number, as an age group does."""
     numbers = {}
     for column in columns if facts else ():
         values = _whole_numbers(columns[column][:FIRST_ROWS])

@@ -75,8 +75,9 @@ def csv_set(
 
     Columns that some sites lack are left out, with a note. site: with files of sites, a column in their
     place; `site` stands for the files unless they have such a column. x, drop: the columns to train on, by
-    default all, and columns to leave out; a list, or names joined by commas. missing: what becomes of cells without a value; see `missing_values`. See `read_table`
-    for the other arguments, such as weight, and the errors.
+    default all, and columns to leave out; a list, or names joined by commas. missing: what becomes of cells
+    without a value; see `missing_values`. See `read_table` for the other arguments, such as weight, and the
+    errors.
     """
     place, numbers, notes = Path(path), NumberFormat.from_settings(decimal, thousands), list[Note]()
     choice = ColumnChoice(names_in(x), names_in(drop), missing, weight)

@@ -45,7 +45,7 @@ def build(context: Context) -> Section:
         target=_target(context),
         more=_extra_columns(summaries),
         noun=context.score,
-        units="All in %, except rounds." if kind(context.metric).share else f"Scores are {unit}; R² has none.",
+        units="All in %, except rounds." if kind(context.metric).share else f"All {unit}; R² has none.",
         files={"table.csv": results_table.as_csv(summaries), "table.tex": results_table.latex(summaries)},
     )
     return Section("Methods compared" if several else "Scores", "table", html, link="Table")
