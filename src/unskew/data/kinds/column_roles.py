@@ -18,7 +18,7 @@ Letters: N rows, C columns, G groups.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
@@ -322,21 +322,19 @@ def overlap_warning(groups: np.ndarray, test_groups: np.ndarray, column: str) ->
 def column_question(
     columns: Mapping[str, np.ndarray],
     test: np.ndarray | None = None,
-    facts: Mapping[str, np.ndarray] | None = None,
+    numbered: Collection[str] = (),
 ) -> list[Note]:
     """The question whether the values of a column are groups: of one with the name of ids, else of one with
-    so many words that it is no feature, or of numbers that identify something (`number_ids`); of several such
-    columns, that with the fewest values.
+    so many words that it is no feature, or of `numbered`; of several such columns, that with the fewest
+    values.
 
     columns: values of all samples, [N] each. test: which samples are in the given test set, bool [N], None
-    without one. facts: the columns of a table, among which numbers may identify something.
+    without one. numbered: columns of numbers that identify something (`number_ids`).
     """
-    numbered = number_ids(columns, facts or {})
     ids = {
         column: values.astype(str) if values.dtype.kind in "OUS" else values
         for column, values in columns.items()
-        if column in numbered
-        or (values.dtype.kind in "biuOUS" and (is_id_name(column) or _is_wide(column, values)))
+        if column in numbered or is_question(column, values)
     }
     numbers = {column: len(np.unique(values)) for column, values in ids.items()}
     for column in sorted(numbers, key=lambda column: (not is_id_name(column), numbers[column])):
@@ -344,6 +342,11 @@ def column_question(
         if numbers[column] > 2 and (note := _question(ids[column], test, "row", kind, column)):
             return [note]
     return []
+
+
+def is_question(column: str, values: np.ndarray) -> bool:
+    """Whether a column may be one of groups by its name, or because its words are too many for a feature."""
+    return values.dtype.kind in "biuOUS" and (is_id_name(column) or _is_wide(column, values))
 
 
 def _is_wide(column: str, values: np.ndarray) -> bool:
@@ -362,15 +365,9 @@ agree by chance. Tables with more columns of many whole numbers hold counts or p
 def number_ids(columns: Mapping[str, np.ndarray], facts: Mapping[str, np.ndarray]) -> list[str]:
     """The columns of whole numbers that identify what the rows were taken from, though no name says so: some
     fact, such as the sex of a patient, is the same in all rows of a number, which chance does not explain,
-    and does not follow from the size of the number, as an age group does."""
-    numbers = {}
-    for column in columns if facts else ():
-        values = _whole_numbers(columns[column][:FIRST_ROWS])
-        if values is None or column.lower() in SITE_NAMES:
-            continue
-        _, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
-        if len(counts) > MOST_KINDS and counts[counts > 1].sum() >= REPEATED_SHARE * len(values):
-            numbers[column] = codes
+    and does not follow from the size of the number, as an age group does. Both by column, [N] each."""
+    codes_of = {column: repeated_numbers(column, values) for column, values in columns.items()}
+    numbers = {column: codes for column, codes in codes_of.items() if codes is not None}
     if not numbers or len(numbers) > MOST_COLUMNS:
         return []
     coded = {
@@ -382,6 +379,17 @@ def number_ids(columns: Mapping[str, np.ndarray], facts: Mapping[str, np.ndarray
         for column, codes in numbers.items()
         if any(_is_fact_of(codes, values) for fact, values in coded.items() if fact != column)
     ]
+
+
+def repeated_numbers(column: str, values: np.ndarray) -> np.ndarray | None:
+    """The whole numbers in the first rows of a column that may be ids, numbered from 0 by their size; None
+    for any other column."""
+    numbers = _whole_numbers(values[:FIRST_ROWS])
+    if numbers is None or column.lower() in SITE_NAMES:
+        return None
+    _, codes, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    repeated = counts[counts > 1].sum() >= REPEATED_SHARE * len(numbers)
+    return codes if repeated and len(counts) > MOST_KINDS else None
 
 
 def _whole_numbers(values: np.ndarray) -> np.ndarray | None:

@@ -33,10 +33,13 @@ from unskew.data.kinds.column_roles import (
     column_question,
     group_setting,
     is_id_name,
+    is_question,
     label_column,
     multilabel_columns,
     names_columns,
+    number_ids,
     part_column,
+    repeated_numbers,
     site_column_in,
     site_column_of,
     target_column,
@@ -336,8 +339,13 @@ def group_question(sheet: Sheet, columns: Iterable[str]) -> list[Note]:
     """The question whether one of these columns is one of groups."""
     used = slice(None) if sheet.unused is None else ~sheet.unused
     test = sheet.test[used] if sheet.test is not None and sheet.test[used].any() else None
-    facts = sheet.columns if sheet.unused is None else {c: v[used] for c, v in sheet.columns.items()}
-    return column_question({c: facts[c] for c in columns}, test, facts)
+    kept = dict[str, np.ndarray]()
+    for column in columns:  # one at a time, because memory may not hold all
+        values = sheet.columns[column]
+        if is_question(column, values) or repeated_numbers(column, values) is not None:
+            kept[column] = values
+    numbered = number_ids(kept, sheet.columns)
+    return column_question({column: values[used] for column, values in kept.items()}, test, numbered)
 
 
 def apply_split(sheet: Sheet, label: str, notes: list[Note]) -> Sheet:
