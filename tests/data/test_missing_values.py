@@ -197,13 +197,12 @@ def test_a_run_predicts_tables_with_holes_by_the_medians_of_its_training(tmp_pat
     median = run.federation.intake.form["missing"]["age"]
     assert 55 < median < 75
     (tmp_path / "new.csv").write_text(f"sex,age\nm,\nm,{median}\n,90\nf,40\n")
-    rows = prediction_inputs.read_inputs(tmp_path / "new.csv", run.federation.intake.form)[1]
+    with pytest.warns(UserWarning, match=r"empty cells were filled.*: 'age' \(1 of 4\), 'sex' \(1 of 4\)"):
+        rows = prediction_inputs.read_inputs(tmp_path / "new.csv", run.federation.intake.form)[1]
     empty, known, old, young = run.predict_proba(rows)
     assert np.array_equal(empty, known) == (how == "median")
     assert rows[0, 0] == pytest.approx(median)
     assert [float(p[1]) > 0.5 for p in (old, young)] == [True, False]
-    with pytest.warns(UserWarning, match=r"empty cells were filled.*: 'age' \(1 of 4\), 'sex' \(1 of 4\)"):
-        prediction_inputs.read_inputs(tmp_path / "new.csv", run.federation.intake.form)
     run.export(tmp_path / "e")
     takes = json.loads((tmp_path / "e" / "model.json").read_text())["inputs"]
     assert takes["form"]["missing"]["age"] == median
