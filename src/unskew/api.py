@@ -111,6 +111,7 @@ def run(
     site: str = "",
     target: str = "",
     group: Any = "",
+    weight: str = "",
     name: str | None = None,
     folder: str | Path = "runs",
     say: Say = _silent,
@@ -133,6 +134,7 @@ def run(
     numbers or labels, "a,b,c".
     group: samples that belong together, such as those of a patient, and that no split separates: a column of
     a table, a pattern of file names, an array [N], or "none"; see `unskew.data.take`.
+    weight: the column of weights of samples in the loss of training.
     name: keep the run in `folder/name`, with checkpoints. Without a name the run stays in memory.
     say: a function that receives messages, such as the overview of the data before training.
     shown: a function that is called after every round.
@@ -146,7 +148,7 @@ def run(
     method = os.fspath(method) if isinstance(method, os.PathLike) else method
     object_digests.check_method(method)
     named, objects = _without_objects(model, metrics, loss)
-    data, stands_for = settings_of(data, label, site, target, group)
+    data, stands_for = settings_of(data, label, site, target=target, group=group, weight=weight)
     settings = config.build({**stands_for, **options, **named, "method": str(method)})
     path = None if name is None else Path(folder).expanduser() / check_name(name)
     objects = objects._replace(data=data, method=None if isinstance(method, str) else method)
@@ -282,6 +284,7 @@ def compare(
     site: str = "",
     target: str = "",
     group: Any = "",
+    weight: str = "",
     seeds: int | Sequence[int] = 3,
     name: str | None = None,
     folder: str | Path = "runs",
@@ -299,8 +302,8 @@ def compare(
     or metrics, a Federation) train in this process, one after another, each on all cores.
 
     methods: a list of methods, each as for `run`, or a dictionary of them by the labels of their rows.
-    data, label, site, target, group: as for `run`. Data other than a text or a Federation are written to
-    `data.npz` in the comparison's folder, from which the processes read them.
+    data, label, site, target, group, weight: as for `run`. Data other than a text or a Federation are written
+    to `data.npz` in the comparison's folder, from which the processes read them.
     model, metrics, loss: as for `run`. A module begins every run with the weights it has.
     seeds: the number of seeds (0, 1, ...), or a list of them.
     references: add the rows local-only and centralised.
@@ -328,7 +331,8 @@ def compare(
     folder = Path(folder).expanduser()
     parent = folder / check_name(name) if name is not None else free_path(folder, "compare")
     texts, common = _without_objects(model, metrics, loss)
-    stands_for, federation = plan.data_as_settings(data, parent, label, site, target, group)
+    roles = {"label": label, "site": site, "target": target, "group": group, "weight": weight}
+    stands_for, federation = plan.data_as_settings(data, parent, **roles)
     objects, given = plan.objects_of(named, common._replace(data=federation))
     if privacy and not (federation is None and common.model is None and isinstance(loss, str)):
         text = f"attacks open a run from its folder, which has not {given[0]} that was given as an object"

@@ -3,6 +3,7 @@
     shares     accuracy, dice and every score without an entry here: in [0, 1], shown in percent, higher is
                better
     numbers    rmse, mae (in the target's unit) and loss: lower is better; r2, at most 1: higher is better
+    targets    rmse:NAME, of one of several targets, in its own unit
     own        own:NAME and own-lower:NAME, a user's function: a number; higher or lower is better
 
 The rows `mean`, `worst` and `std` over clients are in the unit of the task's main score. For `std` lower is
@@ -12,7 +13,7 @@ always better.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unskew.errors import UsageError, excerpt, suggestion
 from unskew.system.python_files import names_function
@@ -159,10 +160,17 @@ def latest(of: Callable[[str, str], tuple[int, float] | None], main: str, t: int
 
 def kind(metric: str) -> Kind:
     """The kind of a score, by its name in metrics.jsonl."""
-    prefix, _, name = metric.rpartition(":")
+    prefix, _, name = metric.partition(":")
     if prefix in (OWN, OWN_LOWER):
         return Kind(name, lower=prefix == OWN_LOWER, share=False)
+    if of_one_target(metric):
+        return replace(KINDS[prefix], title=f"{KINDS[prefix].title} of {name}")
     return KINDS.get(metric) or Kind(metric)
+
+
+def of_one_target(metric: str) -> bool:
+    """Whether this is the score of one of several targets, such as `rmse:dose`."""
+    return metric.startswith("rmse:")
 
 
 def metric_names(text: str, where: str = "") -> tuple[str, ...]:
@@ -188,9 +196,9 @@ def requested_scores(text: str, task: str) -> tuple[str, ...]:
 
 
 def of_setting(text: str, task: str, recorded: Iterable[str]) -> list[str]:
-    """The recorded scores that the setting requests, in its order. A user's own scores have the name of
-    their function."""
-    known = {metric.rpartition(":")[2]: metric for metric in recorded}
-    return [
-        known[name] for name in (n.rpartition(":")[2] for n in requested_scores(text, task)) if name in known
-    ]
+    """The recorded scores that the setting requests, in its order, after those of each of several targets. A
+    user's own scores have the name of their function."""
+    targets = list(filter(of_one_target, recorded := list(recorded)))
+    known = {metric.rpartition(":")[2]: metric for metric in recorded if metric not in targets}
+    names = (name.rpartition(":")[2] for name in requested_scores(text, task))
+    return [*targets, *(known[name] for name in names if name in known)]

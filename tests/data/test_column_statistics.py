@@ -49,6 +49,19 @@ def test_a_site_in_other_units_is_pointed_out_with_its_column(other, column):
     assert warnings[0].startswith(f"west: column '{column}' has a mean ")
 
 
+@pytest.mark.parametrize("honest", [True, False])
+def test_other_shares_of_the_classes_are_no_other_unit(honest):
+    """Of the sick a marker is 60 ± 1, of the healthy 40 ± 1. Three hospitals see one sick in a hundred, the
+    fourth half: its deviation is 5 times theirs, in one unit. In tenths of the unit it is named."""
+    r = np.random.default_rng(0)
+    site, n = np.repeat(["a", "b", "c", "west"], 200), 800
+    sick = r.random(n) < np.where(site == "west", 0.5, 0.01)
+    marker = np.where(sick, 60, 40) + r.normal(size=n)
+    columns = {"marker": np.where((site == "west") & ~honest, 10, 1) * marker, "site": site, "y": sick * 1}
+    warnings = unit_warnings(read_table(columns, "t", label="y", site="site"))
+    assert [text.split(":")[0] for text in warnings] == ([] if honest else ["west"])
+
+
 def test_python_and_the_report_say_it_too(tmp_path):
     small = {"rounds": 1, "epochs": 1, "skew": "column:site", "workers": 1}
     with pytest.warns(UserWarning, match="west: column 'weight' has a mean"):

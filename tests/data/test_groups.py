@@ -17,7 +17,7 @@ from unskew.attacks.kinds.audit import Audit
 from unskew.attacks.kinds.membership import Membership
 from unskew.attacks.scene import Scene
 from unskew.data.clients.partition import Index
-from unskew.data.kinds.column_roles import file_question
+from unskew.data.kinds.column_roles import file_question, number_ids
 from unskew.data.python_objects import settings_of, take
 from unskew.data.readers.from_npz import save_dataset
 from unskew.data.samples.dataset import validation_of
@@ -211,6 +211,68 @@ def test_a_column_of_too_many_words_for_a_feature_is_asked_about(tmp_path):
     for given in (frame, {"a": frame, "b": frame}, KeyedSamples(codes)):
         assert [text for text in warnings_of(take(given)) if "40 different values in 'rec'" in text]
     assert warnings_of(data.arrays(X, Y, columns={"rec": codes}))
+
+
+def numbered(seed=0):
+    """150 visits of 50 patients, shuffled: a number and the sex of the patient, and measurements."""
+    r = np.random.default_rng(seed)
+    patient = r.permutation(np.repeat(np.arange(50), 3))
+    nr, sex = r.permutation(9000)[:50] + 1000, r.integers(0, 2, 50)
+    age = r.integers(18, 90, 150)
+    return {"age": age, "decade": age // 10, "pulse": r.normal(70, 9, 150).round()}, {
+        "nr": nr[patient],
+        "sex": np.array(["f", "m"])[sex[patient]],
+        "sick": r.integers(0, 2, 150),
+    }
+
+
+def test_numbers_that_identify_patients_are_asked_about(tmp_path):
+    """The sex is the same in all rows of a number; without it `nr` is a measurement as any other. The decade
+    of an age is the same, too, but follows from its size."""
+    measured, of_patient = numbered()
+    for sex in (True, False):
+        columns = measured | {n: v for n, v in of_patient.items() if sex or n != "sex"}
+        lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values()))]
+        (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+        text = (
+            "150 rows have 50 different values in 'nr'; if they belong together say group=nr, or group=none"
+        )
+        for given in (f"{tmp_path}/t.csv(label=sick)", Frame(columns)):
+            read = take(given, label="" if isinstance(given, str) else "sick")
+            assert [t for t in warnings_of(read) if "group=" in t] == [text] * sex
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_measurements_in_whole_numbers_are_not_asked_about(seed):
+    measured, of_patient = numbered(seed)
+    table = measured | {"sick": of_patient["sick"]}
+    assert not number_ids(table, table)
+
+
+@pytest.mark.parametrize("sides", ["LR", ["left", "right"]])
+def test_sides_after_the_number_of_a_patient_are_asked_about(sides):
+    paths = [f"{'ab'[p % 2]}/{p:03}{side}.png" for p in range(30) for side in sides]
+    ((_, question),) = file_question(paths, np.repeat(np.arange(30) % 2, 2), None)
+    assert "60 files have 30 different parts of their names, such as '000'" in question
+    assert "say group='[0-9]+'" in question
+    assert not file_question([f"a/{p:03}L.png" for p in range(60)], np.arange(60) % 2, None)
+
+
+def test_a_set_is_printed_in_a_few_lines():
+    """With its samples, what is predicted, its sites and its groups; it was the arrays with all notes."""
+    site = np.repeat(["north", "south"], 40)
+    given = data.arrays(X, Y, classes=["well", "ill"], columns={"site": site, "who": NAMES}, group="who")
+    lines = repr(given).split("\n ")
+    assert lines[0] == "<Dataset 'arrays': 64 training and 16 test samples"
+    assert lines[1:4] == ["each     3 numbers", "classes  2: well, ill", "column   'site', 2 values"]
+    assert lines[4] == "groups   'who', 16 values>"
+    dealt = unskew.run("fedavg", given, skew="column:site", rounds=1, epochs=1, workers=1).federation
+    assert "2 with 64 training samples, divided by column:site" in repr(dealt)
+    inputs = {"scan": np.zeros((80, 1, 8, 8)), "age": X[:, 0]}
+    assert "age float32 number, scan float32 [1, 8, 8]" in repr(data.arrays(inputs, Y))
+    many = data.arrays(X, np.arange(80) % 40, classes=[f"c{i}" for i in range(40)])
+    assert "40: c0, c1" in repr(many)
+    assert len(repr(many)) < 300
 
 
 def test_the_index_of_a_frame_is_asked_about_and_may_be_the_groups():

@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 import unskew
 from unskew import data
@@ -55,6 +56,21 @@ def test_all_columns_with_missing_values_are_listed_with_the_remedy(table):
         "drop='age,bp,sex'",
     ):
         assert part in text
+
+
+def test_the_remedy_that_leaves_columns_out_works_as_it_stands(tmp_path):
+    """For one column, for more than the error lists, and for names with commas and quotes."""
+    for names in (["a b"], [f"c{i}" for i in range(12)], ["dose, mg", "it's"]):
+        head = ",".join(f'"{name}"' for name in [*names, "v", "sick"])
+        lines = [
+            ",".join([*([""] if i == 0 else ["1.5"]) * len(names), f"{i}.5", str(i % 2)]) for i in range(9)
+        ]
+        (tmp_path / "t.csv").write_text("\n".join([head, *lines]) + "\n")
+        with pytest.raises(DataError) as refused:
+            data.read(tmp_path / "t.csv")
+        remedy = refused.value.text.partition(" FILE(drop")[2].partition(" leave")[0]
+        read = data.read(f"{tmp_path}/t.csv(drop{remedy}")
+        assert [name for name, _ in read.intake.form["columns"]] == ["v"]
 
 
 MISTAKES = """age,bp,weight,note,visit,sick
@@ -181,7 +197,8 @@ def test_a_run_predicts_tables_with_holes_by_the_medians_of_its_training(tmp_pat
     median = run.federation.intake.form["missing"]["age"]
     assert 55 < median < 75
     (tmp_path / "new.csv").write_text(f"sex,age\nm,\nm,{median}\n,90\nf,40\n")
-    rows = prediction_inputs.read_inputs(tmp_path / "new.csv", run.federation.intake.form)[1]
+    with pytest.warns(UserWarning, match=r"empty cells were filled.*: 'age' \(1 of 4\), 'sex' \(1 of 4\)"):
+        rows = prediction_inputs.read_inputs(tmp_path / "new.csv", run.federation.intake.form)[1]
     empty, known, old, young = run.predict_proba(rows)
     assert np.array_equal(empty, known) == (how == "median")
     assert rows[0, 0] == pytest.approx(median)
@@ -189,6 +206,13 @@ def test_a_run_predicts_tables_with_holes_by_the_medians_of_its_training(tmp_pat
     run.export(tmp_path / "e")
     takes = json.loads((tmp_path / "e" / "model.json").read_text())["inputs"]
     assert takes["form"]["missing"]["age"] == median
+    assert "NaN in a column of numbers is filled" in takes["missing"]
+    graph = torch.export.load(tmp_path / "e" / "model.pt2").module()
+    holes = rows.copy()
+    holes[0, : 1 + (how == "indicator")] = np.nan
+    assert graph(torch.tensor(holes)).softmax(1).detach().numpy() == pytest.approx(
+        run.predict_proba(rows), abs=1e-5
+    )
 
 
 def test_a_site_fills_its_own_cells_and_its_medians_do_not_leave_it(tmp_path):

@@ -387,6 +387,18 @@ def test_each_csv_file_of_a_folder_or_pattern_is_a_site(hospitals, monkeypatch):
     assert "hospitals" in text
 
 
+def test_files_of_sites_are_sites_by_name_and_need_no_usual_label(hospitals):
+    """`site=site` is the column that they have; of another name the error says what to do."""
+    for file in hospitals.iterdir():
+        file.write_text(file.read_text().replace("diagnosis", "finding"))
+    one, other = data.read(hospitals), data.read(hospitals, site="site")
+    assert one.classes == other.classes == ("bad", "good")
+    assert (one.columns["site"] == other.columns["site"]).all()
+    assert unskew.diagnose(str(hospitals), site="site").split == "column:site"
+    with pytest.raises(DataError, match=r"E403 .*have no column 'hospital' in common; leave site out"):
+        data.read(hospitals, site="hospital")
+
+
 def test_columns_that_some_sites_lack_are_left_out_with_a_note(hospitals):
     (hospitals / "west.csv").write_text("crp,bmi,diagnosis,age\n" + "1,20,good,50\n2,21,bad,61\n" * 5)
     d = data.read(hospitals)

@@ -75,6 +75,23 @@ def test_rows_of_a_patient_are_in_one_fold():
     )
 
 
+def test_rows_of_a_patient_count_as_one():
+    """Ten equal rows of each patient say as much as one; the error is that of the patients, by hand."""
+    one = federation(12, 8)
+    rows = np.repeat(np.arange(96), 10)
+    of_ten = {"y_test": one.y[:0], "x_test": one.x[:0], "classes": ("a", "b"), "skew": "by hand"}
+    of_ten |= {"train": Index.by_owner(rows // 12, 8), "test": Index.empty(8), "columns": {"p": rows}}
+    ten = [Federation("f", one.x[rows], one.y[rows], **of_ten, group_column=group) for group in ("p", "")]
+    as_groups, as_rows = map(pooling_of, ten)
+    assert as_groups.error > 2 * as_rows.error
+    right = np.array([[1, 0], [1, 0], [0, 1], [1, 1], [1, 0], [0, 0]], bool)
+    f = Federation(
+        "f", one.x[:6], one.y[:6], one.x[:0], one.y[:0], ("a", "b"), Index.of([np.arange(6)]), Index.empty(1),
+        "by hand", columns={"p": np.array([0, 0, 1, 1, 2, 2])}, group_column="p",
+    )  # fmt: skip
+    assert pooling._variance(f, np.arange(6), right) == pytest.approx((2**2 + 1 + 1 + 2**2) / 36)
+
+
 def test_images_numbers_and_one_site_have_none():
     images = federation(20, 3)
     x = images.x.reshape(-1, 1, 2, 4)

@@ -114,6 +114,21 @@ def test_a_lead_that_few_test_samples_may_show_by_chance_does_not_pay(tests, ver
     assert ("152 test samples, the same in all seeds, may show 9.9 by chance" in sentence) is (tests == 152)
 
 
+def test_a_lead_on_many_images_of_few_patients_is_no_evidence():
+    """1,520 images show it, 152 patients do not."""
+    runs = [
+        replace(r, federation={**r.federation, "sizes": {"test": [760, 760]}, "test_groups": 152})
+        for seed in range(2)
+        for r in (
+            run("a", seed, [0.8], client_mean=[0.76 + 0.001 * seed]),
+            run("local", seed, [], own_mean=[0.7]),
+        )
+    ]
+    sentence = benefit_sentence(context_of(runs, "x").summaries)
+    assert "cannot be told apart" in sentence
+    assert "152 groups of test samples, the same in all seeds, may show 9.9 by chance" in sentence
+
+
 def test_warnings_say_what_makes_the_numbers_doubtful():
     short = changed(run("a", 0, [0.5]), config={"method": "a", "seed": 0, "rounds": 4})
     dropped = changed(

@@ -126,17 +126,17 @@ def test_what_only_this_process_has_stays_an_object(tmp_path):
         with pytest.raises(UsageError, match=f"E109 .*{words}"):
             plan.named_methods(wrong)
     clients = conformance.small_federation()
-    assert plan.data_as_settings(clients, tmp_path, "", "")[1] is clients
+    assert plan.data_as_settings(clients, tmp_path)[1] is clients
 
 
 def test_data_of_this_process_are_written_for_workers(tmp_path):
     x, y = np.random.default_rng(0).random((40, 1, 4, 4), np.float32), np.arange(40) % 4
-    settings, _ = plan.data_as_settings(data.arrays(x, y, test=0.25), tmp_path, "", "")
+    settings, _ = plan.data_as_settings(data.arrays(x, y, test=0.25), tmp_path)
     assert settings["data"] == str(tmp_path / "data.npz")
     assert len(data.npz(tmp_path / "data.npz").x) == 30
-    divided, _ = plan.data_as_settings([(x[:20], y[:20]), (x[20:], y[20:])], tmp_path / "two", "", "")
+    divided, _ = plan.data_as_settings([(x[:20], y[:20]), (x[20:], y[20:])], tmp_path / "two")
     assert divided["skew"].startswith("column:")
-    assert plan.data_as_settings("digits", tmp_path, "", "") == ({"data": "digits"}, None)
+    assert plan.data_as_settings("digits", tmp_path) == ({"data": "digits"}, None)
 
 
 def test_a_run_in_use_is_not_discarded(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from torch import nn
 
 import unskew
+from unskew.core.part import Part
 from unskew.errors import NothingUsed, StateError, UsageError
 from unskew.records import checkpoints
 from unskew.report.analysis.runs import read_run
@@ -43,7 +45,7 @@ def halves(x: np.ndarray) -> tuple[np.ndarray, ...]:
     return x[:40], Y[:40], x[40:], Y[40:]
 
 
-def trained(method: str, x: np.ndarray, folder: Path, **more: object) -> unskew.Result:
+def trained(method: str | Part, x: np.ndarray, folder: Path, **more: object) -> unskew.Result:
     return unskew.run(method, halves(x), name="r", folder=folder, **{"model": "mlp", **SETTINGS, **more})  # type: ignore[arg-type]
 
 
@@ -154,6 +156,19 @@ def test_a_model_that_was_an_object_is_given_again(tmp_path):
         unskew.load(ours.path)
     fresh = nn.Sequential(nn.Flatten(), nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
     assert (unskew.load(ours.path, model=fresh).predict(ROWS) == ours.predict(ROWS)).all()
+
+
+def test_all_code_that_a_folder_lacks_is_named_in_one_error(tmp_path):
+    @dataclass(frozen=True)
+    class Mine(Part):
+        name = "mine"
+
+    module = nn.Sequential(nn.Flatten(), nn.Linear(5, 3))
+    ours = trained(Mine(), ROWS, tmp_path, model=module)
+    with pytest.raises(StateError, match=r"E156 .*method=.*; the model of .*: model="):
+        unskew.load(ours.path)
+    again = unskew.load(ours.path, method=Mine(), model=nn.Sequential(nn.Flatten(), nn.Linear(5, 3)))
+    assert (again.predict(ROWS) == ours.predict(ROWS)).all()
 
 
 def test_a_checkpoint_of_another_version_is_told(ours, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 
 import numpy as np
@@ -111,6 +112,9 @@ def test_several_targets_are_scored_in_their_standard_deviations():
     u, g = (YS - [10, 2]) / [2, 500], (guess - [10, 2]) / [2, 500]
     theirs = {"rmse": mean_squared_error(u, g) ** 0.5, "mae": mean_absolute_error(u, g)}
     assert task.scores(guess, YS, 2) == pytest.approx({**theirs, "r2": r2_score(YS, guess)})
+    task = dataclasses.replace(task, names=("dose", "rate"))
+    of_one = mean_squared_error(YS, guess, multioutput="raw_values") ** 0.5
+    theirs |= {"rmse:dose": of_one[0], "rmse:rate": of_one[1]}
     each = [task.client_scores(guess[a:b], YS[a:b], 2) for a, b in ((0, 20), (20, 60))]
     assert task.pooled([1 / 3, 2 / 3], each) == pytest.approx(theirs)
     z = task.targets(torch.tensor(YS), 2)
@@ -143,6 +147,12 @@ def test_several_targets_from_a_table_to_predictions_and_an_export(tmp_path):
     guess = (x @ w.T + b) * YS.std(0) + YS.mean(0)
     assert made.predict(X) == pytest.approx(guess, rel=1e-3, abs=1e-2)
     assert made.federation.classes == ("dose", "rate")
+    errors = ((guess - YS) ** 2).mean(0) ** 0.5
+    for scope in ("global", "global@client"):
+        last = [made.scores(scope, f"rmse:{name}")["last"] for name in ("dose", "rate")]
+        assert last == pytest.approx(errors.tolist(), rel=1e-4)
+    assert f"RMSE of rate: global {errors[1]:.4g}" in made.table()
+    assert "RMSE of rate (lower is better), global" in html.unescape(made.report().read_text())
     assert unskew.load(tmp_path / "runs/r").predict(X) == pytest.approx(made.predict(X))
     (tmp_path / "new.csv").write_text("u,v,w\n" + ",".join(map(repr, X[0].tolist())) + "\n")
     head, row = call("predict", "runs/r", "new.csv", cwd=tmp_path).out.split()
@@ -273,7 +283,9 @@ def test_the_same_bits_and_scores_over_a_network(target, tmp_path, monkeypatch):
     left = {n: v for n, v in settings.as_dict().items() if n not in ("method", "data")}
     alone = unskew.run("fedbn", whole, **left)
     assert digest(state.weights) == alone.digest
-    for scope, metric in (("global", "rmse"), ("global@client", "mean"), ("global@client", "worst")):
+    series = [("global", "rmse"), ("global@client", "mean"), ("global@client", "worst")]
+    series += [("global", "rmse:rate"), ("global@client", "rmse:dose")] if target.name != "dose" else []
+    for scope, metric in series:
         rounds, values = loop.record.series(scope, metric)
         assert rounds == [0, 1, 2]
         assert values == pytest.approx(alone.record.series(scope, metric)[1], rel=1e-6)

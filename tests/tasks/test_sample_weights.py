@@ -110,6 +110,19 @@ def test_weights_are_a_column_of_tables_archives_and_frames(tmp_path):
         assert "count by their weights in the loss, 1 to 4" in str(read.intake.notes)
 
 
+def test_run_and_compare_take_the_column_of_weights(tmp_path):
+    """As they take that of labels: of a path, of a DataFrame, and of the rows that a comparison writes."""
+    lines = [f"{x[0]},{y},{v}" for x, y, v in zip(X.tolist(), Y.tolist(), V.tolist())]
+    (tmp_path / "t.csv").write_text("\n".join(["u,sick,v", *lines]) + "\n")
+    frame = pytest.importorskip("pyarrow.csv").read_csv(tmp_path / "t.csv")
+    few = {"rounds": 1, "clients": 3, "skew": "iid", "workers": 1, "label": "sick", "model": "mlp"}
+    named = unskew.run("fedavg", f"{tmp_path}/t.csv(weight=v)", **few).digest
+    for given in (str(tmp_path / "t.csv"), frame):
+        assert unskew.run("fedavg", given, weight="v", **few).digest == named
+    unskew.compare(["fedavg"], frame, weight="v", seeds=1, references=False, folder=tmp_path, name="c", **few)
+    assert unskew.load(tmp_path / "c" / "fedavg--s0").digest == named
+
+
 @pytest.mark.parametrize(
     ("cell", "says"), [("", "E405 .*'v' has no value"), ("low", "E40[45] "), ("-1", "E405 .*is -1")]
 )

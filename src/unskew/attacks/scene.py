@@ -36,7 +36,7 @@ from unskew.round.run import Run
 from unskew.round.trainer import Trainer
 from unskew.runs import resolve
 from unskew.runs.assemble import scoring_of, trainer_of
-from unskew.runs.reopen import UserCode, check_code, recorded_method
+from unskew.runs.reopen import UserCode, recorded_method
 from unskew.runs.run_folder import RunFolder, check_files, with_recorded_lanes
 from unskew.system import disk
 from unskew.system.python_files import GIVEN_OBJECT
@@ -60,9 +60,7 @@ def open_run(path: Path, settings: Settings, code: UserCode) -> RunFolder:
     _check_here(path, settings)
     checkpoint = last_checkpoint(path)
     files = checkpoint[1]["files"]
-    method = recorded_method(path, files, settings, code.method)
-    for name, given in (("model", code.model), ("loss", code.loss)):
-        check_code(path, files, settings, name, given)
+    method = recorded_method(path, files, settings, code, ("method", "model", "loss"))
     # no attack reads metrics, which may be Python files as well
     safe, model = settings.replace(metrics=scores.NONE, loss=code.loss or settings.loss), code.model
     if isinstance(model, str):

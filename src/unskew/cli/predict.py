@@ -123,9 +123,9 @@ def predict(arguments: Arguments) -> None:
         raise UsageError("E109", f"--out {out} is the input, which would be lost; name another file.")
     result = arguments.result()
     federation = result.federation
-    names, x = _samples(arguments, result)
     with warnings.catch_warnings(record=True) as remarks:
         warnings.simplefilter("always", UserWarning)
+        names, x = _samples(arguments, result)
         if federation.masks:
             _write_masks(out, result, x, client)
             if names != [str(i) for i in range(len(names))]:  # not just the positions in an array

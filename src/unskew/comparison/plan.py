@@ -98,14 +98,13 @@ def objects_of(methods: Sequence[NamedMethod], common: Objects) -> tuple[Objects
     return {m.label: common._replace(method=m.method) for m in methods if given}, tuple(given)
 
 
-def data_as_settings(
-    data: Any, parent: Path, label: str, site: str, target: str = "", group: Any = ""
-) -> tuple[dict[str, str], Federation | None]:
+def data_as_settings(data: Any, parent: Path, **roles: Any) -> tuple[dict[str, str], Federation | None]:
     """The settings `data` and, for divided data, `skew`; and a Federation, which no text stands for.
 
-    Other data in memory are written to `data.npz` in the comparison's folder. Raises as `take` does.
+    roles: arguments of `take`. Other data in memory are written to `data.npz` in the comparison's folder.
+    Raises as `take` does.
     """
-    read, settings = settings_of(data, label, site, target, group)
+    read, settings = settings_of(data, **roles)
     if isinstance(read, Federation):
         return settings, read
     if isinstance(read, Dataset):

@@ -6,16 +6,19 @@ With mu_kc and sigma_kc the mean and deviation of column c at site k, it is unli
 
 and is pointed out if it is unlike most other sites. For example, a hospital's weights in pounds lie 7
 deviations away from those in kilograms. Columns of zeros and ones at both sites, columns without variation,
-and sites with few rows reveal nothing about units. In a network the coordinator applies this rule to what
-`standardise` collects; elsewhere nothing of these statistics leaves a site.
+and sites with few rows reveal nothing about units. Where samples have one class each, the sites must be
+unlike in most of the classes that both have, too: a site with other shares of the classes has other means,
+but not within a class. In a network the coordinator applies the rule over all rows to what `standardise`
+collects; elsewhere nothing of these statistics leaves a site.
 
-Letters: N rows, C columns, K sites, J those other than one.
+Letters: N rows, C columns, K sites, J those other than one, L classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 
@@ -30,6 +33,8 @@ MOST_DEVIATIONS, MOST_SPREAD = 5.0, 5.0
 """The largest distance of a mean, and the largest ratio of deviations, that are no sign of another unit."""
 FEWEST = 10
 """Rows below which a site's deviation says little."""
+FEWEST_OF_CLASS = 3
+"""Rows below which those of a class at a site are not compared."""
 MOST_NAMED = 4
 """The most columns of a site, and the most sites, that are named."""
 MOST_VALUES = 1 << 22
@@ -145,23 +150,65 @@ def unit_warnings(data: Dataset | Federation) -> list[str]:
         np.stack(part) for part in zip(*(_moments(data, rows, len(sites)) for _, rows in sites))
     )
     names = [name for name, _, start, end in places for _ in range(end - start)]
-    remarks = unit_remarks(mean_KC, std_KC, lambda _, c: f"column {excerpt(names[c], 40)}")
+    by_class = cache(partial(_moments_by_class, data, [rows for _, rows in sites]))
+    remarks = unit_remarks(mean_KC, std_KC, lambda _, c: f"column {excerpt(names[c], 40)}", by_class)
     texts = [f"{printable(sites[k][0])}: {text}" for k, text in list(remarks.items())[:MOST_NAMED]]
     more = len(remarks) - MOST_NAMED
     return [*texts, *([f"and so have {more:,} more sites"] if more > 0 else [])]
 
 
-def unit_remarks(mu_KC: np.ndarray, sigma_KC: np.ndarray, name: Callable[[int, int], str]) -> dict[int, str]:
+Moments = tuple[np.ndarray, np.ndarray]
+"""Means and deviations."""
+
+
+def _moments_by_class(data: Dataset | Federation, sites: Sequence[np.ndarray]) -> Moments:
+    """The moments of the rows of each class at each site, [K, L, C]; NaN for fewer than FEWEST_OF_CLASS.
+    sites: their rows. Samples without a single class count as one class."""
+    single = not (data.target or data.several)
+    y_N = data.y if single else np.zeros(len(data.y), np.int64)
+    mean_KLC = np.full((len(sites), len(data.classes) if single else 1, *data.shape), np.nan)
+    std_KLC = mean_KLC.copy()
+    for k, rows in enumerate(sites):
+        for c in np.unique(y_N[rows]).tolist():
+            own = rows[y_N[rows] == c]
+            if len(own) >= FEWEST_OF_CLASS:
+                mean_KLC[k, c], std_KLC[k, c] = _moments(data, own, len(sites))
+    return mean_KLC, std_KLC
+
+
+def _unlike_within_classes(moments_KLC: Moments, k: int) -> np.ndarray:
+    """Whether a site's columns are unlike those of most other sites in most of the classes that both have,
+    bool [C]."""
+    mu, sigma = moments_KLC
+    apart_JC = list[np.ndarray]()
+    for j in range(len(mu)):
+        shared = np.isfinite(mu[[k, j], :, 0]).all(0)
+        if j != k and shared.any():
+            apart_LC, _, _ = _apart(mu[k, shared], sigma[k, shared], mu[j, shared], sigma[j, shared])
+            apart_JC.append(_usual(apart_LC))
+    return _usual(np.stack(apart_JC)) > 1 if apart_JC else np.zeros(mu.shape[-1], bool)
+
+
+def unit_remarks(
+    mu_KC: np.ndarray,
+    sigma_KC: np.ndarray,
+    name: Callable[[int, int], str],
+    by_class: Callable[[], Moments] | None = None,
+) -> dict[int, str]:
     """Remarks on sites with columns unlike the other sites', as ends of sentences, by site.
 
-    name: gives the name of a site's column.
+    name: gives the name of a site's column. by_class: gives the moments of each class, [K, L, C], if they are
+    known.
     """
     texts: dict[int, str] = {}
     for k in range(len(mu_KC) if len(mu_KC) > 1 else 0):
         others = np.arange(len(mu_KC)) != k
         apart_JC, distance_JC, times_JC = _apart(mu_KC[k], sigma_KC[k], mu_KC[others], sigma_KC[others])
         distance_C, remarks = _usual(distance_JC), list[str]()
-        for c in np.flatnonzero(_usual(apart_JC) > 1).tolist():
+        unlike_C = _usual(apart_JC) > 1
+        if by_class and unlike_C.any():
+            unlike_C &= _unlike_within_classes(by_class(), k)
+        for c in np.flatnonzero(unlike_C).tolist():
             text = f"{np.median(times_JC[:, c]):.3g} times the other sites' standard deviation (median)"
             if distance_C[c] > MOST_DEVIATIONS:
                 text = (

@@ -53,7 +53,7 @@ def table(dataset: Dataset | Federation) -> str:
     rows = [
         ("data", excerpt(dataset.name).strip("'\"")),
         ("samples", samples),
-        ("each", _sample_text(dataset)),
+        ("each", dataset.sample_text),
         *_value_rows(dataset),
         _output_row(dataset),
         *_site_rows(dataset),
@@ -173,21 +173,6 @@ def _output_row(dataset: Dataset | Federation) -> tuple[str, str]:
     ]
     topic = "labels" if dataset.several else "classes"
     return topic, f"{len(texts)}: {abbreviate(texts, CLASSES_SHOWN)}"
-
-
-def _sample_text(dataset: Dataset | Federation) -> str:
-    shape = dataset.shape
-    if dataset.layout:
-        count = len(dataset.layout.inputs)
-        more = f", with labels of {dataset.y.shape[1]} tokens" if dataset.tokens else ""
-        return f"{quantity(count, 'input')}, {'by name' if dataset.layout.named else 'by place'}{more}"
-    if len(shape) == 3:
-        kind = f"{quantity(shape[0], 'channel')} of {shape[1]} x {shape[2]}"
-    else:
-        kind = quantity(shape[0], "number") if len(shape) == 1 else " x ".join(map(str, shape))
-    if dataset.tokens:
-        return f"{quantity(shape[0], 'token')}, with a label each"
-    return f"{kind}, with a mask" if dataset.masks else kind
 
 
 def _class_counts(dataset: Dataset | Federation) -> np.ndarray:

@@ -61,8 +61,7 @@ def take(
     """
     if not isinstance(data, str | os.PathLike):
         return _take_object(data, SampleSpec(label, target, layout, group, weight), site)
-    chosen = {"weight": weight} if weight else {}
-    return read(os.fspath(data), **_named_roles(label, site, target, layout, group), **chosen)
+    return read(os.fspath(data), **_named_roles(label, site, target, layout, group, weight))
 
 
 class SampleSpec(NamedTuple):
@@ -121,12 +120,19 @@ def _take_object(data: Any, spec: SampleSpec, site: str) -> Dataset | Federation
     return _with_sites(from_clients(dict(zip(map(str, sets), raws)), test), site)
 
 
-def _named_roles(label: str, site: str, target: str, layout: str, group: Any) -> dict[str, str]:
+def _named_roles(
+    label: str = "",
+    site: str = "",
+    target: str = "",
+    layout: str = "auto",
+    group: Any = "",
+    weight: str = "",
+) -> dict[str, str]:
     """The arguments of a reader."""
     if not isinstance(group, str):
         raise DataError("E403", "group is an array, and these data are a path; name a column, or a pattern.")
-    entries = (("label", label), ("site", site), ("target", target), ("layout", layout), ("group", group))
-    return {k: v for k, v in entries if v not in ("", "auto")}
+    entries = {"label": label, "site": site, "target": target, "layout": layout, "group": group}
+    return {k: v for k, v in {**entries, "weight": weight}.items() if v not in ("", "auto")}
 
 
 def _read_sets(entries: Sequence[tuple[str, Any]], spec: SampleSpec) -> list[RawSamples]:
@@ -156,18 +162,18 @@ def _with_sites(data: Dataset | Federation, site: str) -> Dataset | Federation:
 
 
 def settings_of(
-    data: Any, label: str = "", site: str = "", target: str = "", group: Any = ""
+    data: Any, label: str = "", site: str = "", **roles: Any
 ) -> tuple[Dataset | Federation | None, dict[str, str]]:
     """(the data, None if they are a name or path; the settings that describe them: `data`, and `skew` if the
     data are divided).
 
-    Raises the errors of `take`.
+    label, site, roles: arguments of `take`. Raises the errors of `take`.
     """
     if not isinstance(data, str | os.PathLike):
-        dataset = take(data, label=label, site=site, target=target, group=group)
+        dataset = take(data, label=label, site=site, **roles)
         column = site or (dataset.intake.divided if isinstance(dataset, Dataset) and dataset.intake else "")
         return dataset, {"data": GIVEN_OBJECT, **({"skew": f"column:{column}"} if column else {})}
-    settings = _named_roles(label, site, target, "auto", group)
+    settings = _named_roles(label, site, **roles)
     text = with_arguments(os.fspath(data), settings) if settings else os.fspath(data)
     column = divided_by(text)
     return None, {"data": text, **({"skew": f"column:{column}"} if column else {})}

@@ -167,14 +167,15 @@ def diagnose(
     site: str = "",
     target: str = "",
     group: Any = "",
+    weight: str = "",
     model: nn.Module | str | Path = "auto",
     features: bool = False,
     **options: Any,
 ) -> Diagnosis:
     """Measure the skews of a federation and recommend a method, without training a network.
 
-    data, label, site, target, group, model: as for `unskew.run`. Your own data are divided by their column of
-    sites unless you set a skew. Samples with several inputs need a model of your own.
+    data, label, site, target, group, weight, model: as for `unskew.run`. Your own data are divided by their
+    column of sites unless you set a skew. Samples with several inputs need a model of your own.
     features: whether sites may share activations of single samples.
     options: the settings of RELEVANT_SETTINGS, such as skew, clients and availability; use
     secure_aggregation="on" if the server may see sums over sites only.
@@ -193,7 +194,7 @@ def diagnose(
             f"{', '.join(irrelevant)} would change nothing in a diagnosis, which looks at"
             f" {', '.join(RELEVANT_SETTINGS)}.",
         )
-    loaded, implied = settings_of(data, label, site, target, group)
+    loaded, implied = settings_of(data, label, site, target=target, group=group, weight=weight)
     loaded = loaded or read(implied["data"])
     module = None if isinstance(model, str | Path) else models.model_object(model)
     settings = config.build(

@@ -8,7 +8,9 @@ features (Rahimi and Recht, NeurIPS 2007), which are the same for all sites. A c
 with the means m_c of the classes, the covariance S within classes plus RIDGE, and the class shares p_kc of
 site k. Rows are dealt into FOLDS parts; in each, both classifiers are scored on rows that neither has seen.
 The gain is the mean over sites of the difference of accuracies. Its error is the larger one of two: the
-standard error over sites, and that of the rows on which the two differ.
+standard error over sites, and that of the rows on which the two differ, in which the rows of a group, such as
+a patient, count as one: with the sum d_g of differences in group g of G at a site of n rows, it is
+sqrt(sum_g d_g^2 + (n / G)^2) / n.
 
 It takes sums of z and of products of z over all sites, which can be added up before anybody reads them; of
 one site it takes how many rows each classifier gets right.
@@ -66,20 +68,30 @@ def pooling_of(federation: Federation) -> Pooling | None:
                 answers = (z_NF[held] @ a_FC + b_C + np.log(counts_C / counts_C.sum())).argmax(1)
                 right_N2[held, i] = answers == y_N[held]
     gains = np.array([right_N2[places[k], 0].mean() - right_N2[places[k], 1].mean() for k in scored])
-    differ = np.array([(right_N2[places[k], 0] != right_N2[places[k], 1]).sum() for k in scored])
-    n_K = np.array([len(places[k]) for k in scored])
-    of_rows = np.sqrt(((differ + 1) / n_K**2).sum()) / len(scored)
+    of_rows = np.sqrt(sum(_variance(f, sites[k], right_N2[places[k]]) for k in scored)) / len(scored)
     of_sites = gains.std(ddof=1) / np.sqrt(len(scored))
     return Pooling(float(gains.mean()), float(max(of_rows, of_sites)))
 
 
+def _owners(f: Federation, rows: np.ndarray) -> np.ndarray:
+    """The group of each row of a site, from 0; every row is one of its own if samples are independent."""
+    if f.group_ids is None or not len(rows):
+        return np.arange(len(rows))
+    return np.unique(f.group_ids[rows], return_inverse=True)[1].reshape(-1)
+
+
 def _folds(f: Federation, k: int, rows: np.ndarray) -> np.ndarray:
     """The fold of each row of a site; rows of one group, such as a patient, are in one fold."""
-    owner = np.arange(len(rows))
-    if f.group_ids is not None and len(rows):
-        owner = np.unique(f.group_ids[rows], return_inverse=True)[1].reshape(-1)
+    owner = _owners(f, rows)
     order = numpy_key(0, k, "folds").permutation(len(rows))
     return order[owner] % FOLDS if len(rows) else owner
+
+
+def _variance(f: Federation, rows: np.ndarray, right_n2: np.ndarray) -> float:
+    """The variance of a site's difference of accuracies."""
+    difference_n = right_n2[:, 0].astype(float) - right_n2[:, 1]
+    difference_G = np.bincount(_owners(f, rows), difference_n)
+    return ((difference_G**2).sum() + (len(rows) / len(difference_G)) ** 2) / len(rows) ** 2
 
 
 def _features(f: Federation, rows: np.ndarray) -> np.ndarray:

@@ -91,6 +91,7 @@ FACTS = form(
     labels=list[Sizes],
     unit=NotRequired[Literal["samples", "pixels", "tokens"]],
     test=NotRequired[Whole],
+    test_groups=NotRequired[Whole],
     skew=Text,
     shape=NotRequired[Shape],
     mean=NotRequired[Numbers],

@@ -35,6 +35,8 @@ from unskew.core.network import Network
 from unskew.core.part import Part
 from unskew.core.trees import Weights, tree_map
 from unskew.data.clients.federation import Federation, RemoteFederation
+from unskew.data.column_statistics import numbers_of_rows
+from unskew.data.kinds.features import indicator_name
 from unskew.errors import UsageError
 from unskew.formats.specs import without_folders
 from unskew.models.blocks import outputs
@@ -94,13 +96,47 @@ def input_scaling(
     return InputScaling(divided_by, -shift_CP[:, 0] / scale_CP[:, 0], 1 / scale_CP[:, 0])
 
 
+@dataclass(frozen=True)
+class EmptyCells:
+    """Fills NaN in rows of a table as empty cells of a file are filled.
+
+    medians: float32 [C], NaN for a column that is not filled. sources: int64 [C], the column that an
+    indicator of missing values is of; for other columns their own number.
+    """
+
+    medians: Tensor
+    sources: Tensor
+
+    @staticmethod
+    def of(federation: Federation) -> EmptyCells | None:
+        """The medians in the form of a table; None if nothing is filled."""
+        form = dict(federation.intake.form) if federation.intake else {}
+        if form.get("kind") != "table" or "missing" not in form:
+            return None
+        places = {name: start for name, kinds, start, _ in numbers_of_rows(federation) if not kinds}
+        medians, sources = torch.full(federation.shape, math.nan), torch.arange(*federation.shape)
+        for name, median in form["missing"].items():
+            if name in places:
+                medians[places[name]] = median
+            if (mark := places.get(indicator_name(name))) is not None and name in places:
+                medians[mark], sources[mark] = 0.0, places[name]
+        return EmptyCells(medians, sources)
+
+    def apply(self, x: Tensor) -> Tensor:
+        """The rows without NaN in columns of numbers, each indicator 1 where its column was NaN."""
+        empty, x = x.isnan(), x.to(torch.float32)
+        x = torch.where(empty, self.medians, x)
+        marked = empty.index_select(1, self.sources) & (self.sources != torch.arange(len(self.sources)))
+        return torch.where(marked, 1.0, x)
+
+
 class ExportedModel(nn.Module):
     """A module from raw samples [N, *shape] to logits [N, C, ...].
 
     model: a plain module with the weights. weights: by the run's names. inputs: the scaling of samples, None
-    if the model looks them up. answers: Parts that change the logits,
-    with the client that each sees. client: the name of the client with
-    this model, "" for the global one.
+    if the model looks them up. empty: how NaN is filled, None if it is not. answers: Parts that change the
+    logits, with the client that each sees. client: the name of the client with this model, "" for the global
+    one.
     """
 
     def __init__(
@@ -110,13 +146,16 @@ class ExportedModel(nn.Module):
         inputs: InputScaling | None,
         answers: Mapping[Part, Client] | None = None,
         client: str = "",
+        empty: EmptyCells | None = None,
     ):
         super().__init__()
         self.model, self.weights = net.module_with(w), w
         module_inputs.attach_layout(self.model, None)
         self._net, self.inputs, self.answers, self.client = net, inputs, answers or {}, client
+        self.empty = empty
 
     def forward(self, x: Tensor) -> Tensor:
+        x = self.empty.apply(x) if self.empty else x
         x = self.inputs.apply(x) if self.inputs else x.to(torch.float32)
         tensors = dict(self.model.named_parameters(remove_duplicate=False))
         z, h = self._net.run(tensors | dict(self.model.named_buffers(remove_duplicate=False)), x)
@@ -156,7 +195,7 @@ def export_model(trained: TrainedRun, client: int | str | None = None) -> Export
                 p: replace_fields(seen, down=start.down.get(p.name, {})) for p in trainer.hooks["scores"]
             }
             scaling = _scaling_of(trained, trainer, seen, start)
-            return ExportedModel(trainer.net, w, scaling, seen_by, name).eval()
+            return ExportedModel(trainer.net, w, scaling, seen_by, name, EmptyCells.of(federation)).eval()
     finally:
         trainer.close()
 
@@ -253,6 +292,9 @@ SEVERAL = (
     "logits; the logistic function of each is the probability that the sample has this label, in this order"
 )
 
+FILLED = "NaN in a column of numbers is filled by the model, with the median in form.missing"
+UNFILLED = "NaN is not filled, and answers are then NaN"
+
 
 def model_facts(trained: TrainedRun, whole: ExportedModel, dtype: str) -> dict[str, Any]:
     """The content of model.json. dtype: of the model's input. `form` says how files became samples."""
@@ -274,6 +316,7 @@ def model_facts(trained: TrainedRun, whole: ExportedModel, dtype: str) -> dict[s
             "std": constants.std.tolist() if constants else None,
             "scaled": "by the model",
             **({"form": inputs["form"]} if "form" in inputs else {}),
+            **({"missing": FILLED if whole.empty else UNFILLED} if len(federation.shape) == 1 else {}),
         },
         "outputs": {"name": "logits", "shape": ["N", *shape], "meaning": _meaning(federation)},
         **({"target": inputs["target"]} if federation.target else {"classes": list(federation.classes)}),

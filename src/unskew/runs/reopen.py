@@ -7,7 +7,7 @@ model in a Python file is taken from the file that the caller names, never from 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,34 +67,44 @@ OWN_CODE = {
 """By setting that may name code, how to name the caller's own."""
 
 
-def check_code(path: Path, files: Mapping[str, str], settings: Settings, name: str, given: object) -> None:
-    """Check what the caller gave for a setting, called `name`, of the run in this folder. files: digests of
-    the files with which the run was trained.
-
-    Raises StateError: E156 if the setting names code, which is not taken from the folder, and nothing is
-    given; E112 for a file with another digest.
-    """
-    text = str(getattr(settings, name))
-    if given is None and (".py" in text or GIVEN_OBJECT in text):  # anywhere, so that no parser finds a file
-        message = f"the {name} of {path} was code ({text}), which is not taken from the folder"
-        raise StateError("E156", f"{message}; name yours: {OWN_CODE[name]}.")
-    if isinstance(given, str):
-        _check_file(path, files, given)
-
-
 def recorded_method(
-    path: Path, files: Mapping[str, str], settings: Settings, given: Method | Part | str | None
+    path: Path,
+    files: Mapping[str, str],
+    settings: Settings,
+    code: UserCode,
+    names: Sequence[str] = ("method", "model"),
 ) -> Method:
-    """The method of the run in this folder; arguments as for `check_code`. Raises StateError (E112, E156) as
-    it does, and E156 for a method that cannot be read."""
-    check_code(path, files, settings, "method", given)
-    if isinstance(given, str):
-        return resolve.parts_of(given, settings.set if given == settings.method else None)
-    try:
-        return resolve.method_of(settings, given)
-    except UsageError as error:
-        text = f"the method of {path} cannot be read: {error.text} If a program gave its Parts, give them"
-        raise StateError("E156", f"{text} again: method=...") from error
+    """The method of the run in this folder, after a check of the caller's code for the settings `names`.
+    files: digests of the files with which the run was trained.
+
+    Raises StateError: E156 that lists all settings that name code, which is not taken from the folder, and
+    for which nothing is given, and for a method that cannot be read; E112 for a file with another digest.
+    """
+    given = {name: getattr(code, name) for name in names}
+    texts = {name: str(getattr(settings, name)) for name in names if given[name] is None}
+    # anywhere, so that no parser finds a file
+    missing = {name: text for name, text in texts.items() if ".py" in text or GIVEN_OBJECT in text}
+    faults, method = list[str](), None
+    if "method" not in missing and code.method is None:
+        try:
+            method = resolve.method_of(settings)
+        except UsageError as error:
+            text = f"the method of {path} cannot be read: {error.text} If a program gave its Parts, give them"
+            faults.append(f"{text} again: method=...")
+    if missing:
+        was = f"was code ({', '.join(missing.values())}), which is not taken from the folder"
+        yours = ", ".join(OWN_CODE[name] for name in missing)
+        faults.append(f"the {' and the '.join(missing)} of {path} {was}; name yours: {yours}")
+    if faults:
+        raise StateError("E156", f"{'; '.join(faults)}.")
+    for text in given.values():
+        if isinstance(text, str):
+            _check_file(path, files, text)
+    if method is not None:
+        return method
+    if isinstance(code.method, str):
+        return resolve.parts_of(code.method, settings.set if code.method == settings.method else None)
+    return resolve.method_of(settings, code.method)
 
 
 def _check_file(path: Path, files: Mapping[str, str], text: str) -> None:
@@ -198,8 +208,7 @@ def rebuild(
     Raises StateError: E156 if the model or method cannot be built from `code`, or has other weights, E112 for
     a file with another digest.
     """
-    method, model = recorded_method(path, files, settings, code.method), code.model
-    check_code(path, files, settings, "model", model)
+    method, model = recorded_method(path, files, settings, code), code.model
     here = settings.replace(device="cpu", precision="float32", workers=1, lanes="1")
     here = here.replace(
         normalise="none",

@@ -20,7 +20,8 @@ Regression        a number for every sample, trained with squared or absolute er
     MAE         mean |g - y|
     R2          1 - sum (g - y)^2 / sum (y - mean y)^2; left out where all targets are equal
     Of several targets a sample, the loss is the mean over targets, and so is R2; RMSE and MAE are of errors
-    (g - y) / scale, because units differ, and their means are over samples and targets.
+    (g - y) / scale, because units differ, and their means are over samples and targets. `rmse:NAME` is that
+    of one target, in its own unit.
     A prediction that is not finite counts as LARGEST_ERROR, so that no mean leaves it out.
 
 Segmentation      a class for every pixel, trained with cross-entropy and soft Dice, scored by Dice
@@ -56,7 +57,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unskew.data.samples.dataset import NO_LABEL, Constants, Target
-from unskew.errors import UsageError
+from unskew.errors import UsageError, printable
+from unskew.formats.specs import split_names
+from unskew.tasks.metric_functions import r2
 from unskew.tasks.own_loss import LossFunction
 
 
@@ -200,11 +203,13 @@ LARGEST_ERROR = 1e30
 @dataclass(frozen=True)
 class Regression(Task):
     """A number for every sample, or several. center, scale: of each; a float for a single one. kind: the
-    training loss, "mse" or "mae". Letter K: targets."""
+    training loss, "mse" or "mae". names: of several targets that are also scored one by one. Letter K:
+    targets."""
 
     center: Constants = 0.0
     scale: Constants = 1.0
     kind: str = "mse"
+    names: tuple[str, ...] = ()
     name: ClassVar[str] = "regression"
     main_score: ClassVar[str] = "rmse"
     bounds: ClassVar[tuple[float, float]] = (0.0, math.inf)
@@ -231,29 +236,31 @@ class Regression(Task):
         )
 
     def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """rmse, mae and, where targets differ, r2 of predicted and true targets, both [N], or [N, K] of
-        several; {} for no samples. r2 is the mean over those of the targets that differ."""
+        """`client_scores`, and r2 of predicted and true targets, both [N], or [N, K] of several, where these
+        differ; {} for no samples. r2 is the mean over those of the targets that differ."""
         if not len(true):
             return {}
-        shares = list[float]()
-        for g, y in zip(np.atleast_2d(guess.T), np.atleast_2d(true.T.astype(np.float64))):
-            if y.min() < y.max():
-                shares.append(1 - float(((g - y) ** 2).sum()) / float(((y - y.mean()) ** 2).sum()))
-        r2 = {"r2": float(np.mean(shares))} if shares else {}
-        return self.client_scores(guess, true, classes) | r2
+        share = r2(true, guess)
+        return self.client_scores(guess, true, classes) | ({} if share is None else {"r2": share})
 
     def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
         """rmse and mae on one client's test samples; {} if it has none. With several targets errors are in
-        units of each one's scale, and the means are also over targets."""
+        units of each one's scale, and the means are also over targets; rmse:NAME of each is in its own."""
         if not len(true):
             return {}
-        error = guess - true.astype(np.float64)
-        error = error / np.array(self.scale) if isinstance(self.scale, tuple) else error
-        return {"rmse": math.sqrt(float((error**2).mean())), "mae": float(np.abs(error).mean())}
+        own = guess - true.astype(np.float64)
+        error = own / np.array(self.scale) if isinstance(self.scale, tuple) else own
+        return {
+            "rmse": math.sqrt(float((error**2).mean())),
+            "mae": float(np.abs(error).mean()),
+            **{f"rmse:{name}": math.sqrt(float((e**2).mean())) for name, e in zip(self.names, own.T)},
+        }
 
     def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
-        square = sum(share * one["rmse"] ** 2 for share, one in zip(shares, scores, strict=True))
-        return super().pooled(shares, scores) | {"rmse": math.sqrt(square)}  # squares are averaged, not roots
+        roots = [name for name in scores[0] if name.partition(":")[0] == "rmse"]
+        # squares are averaged, not roots
+        means = super().pooled(shares, [{name: one[name] ** 2 for name in roots} for one in scores])
+        return super().pooled(shares, scores) | {name: math.sqrt(means[name]) for name in roots}
 
 
 def _as_numbers(values: Constants, like: Tensor) -> float | Tensor:
@@ -443,7 +450,8 @@ def task_of(
         return replace(task_of(y, "auto", target, shape), own_loss=own)
     if target is not None:
         name, known = "a number each", REGRESSION_LOSSES
-        task = Regression(target.center, target.scale, "mse" if loss == "auto" else loss)
+        names = tuple(map(printable, split_names(target.name))) if y.ndim > 1 else ()
+        task = Regression(target.center, target.scale, "mse" if loss == "auto" else loss, names)
     elif y.dtype.kind == "b":
         name, known, task = "several labels each", (), MultiLabel()
     elif y.ndim == 2 and len(shape) == 1:

@@ -29,7 +29,7 @@ from unskew.data.samples.dataset import (
     tenth_edges,
     tenth_names,
 )
-from unskew.data.samples.reading_notes import Intake, Note
+from unskew.data.samples.reading_notes import Intake, Note, quantity
 from unskew.errors import DataError, printable
 from unskew.formats.input_layout import Layout
 
@@ -37,7 +37,7 @@ SUMMARY_CLIENTS = 2000
 """Maximal number of clients that `summary` lists."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Federation(SampleForm):
     """A data set and the rows that each client holds.
 
@@ -103,6 +103,11 @@ class Federation(SampleForm):
                 raise DataError("E403", f"{self.name}: {text}; give one per client.")
             if len(index.rows) and not 0 <= index.rows.min() <= index.rows.max() < n:
                 raise DataError("E403", f"{self.name}: {part} rows lie outside 0 to {n - 1}.")
+
+    def __repr__(self) -> str:
+        """As of a Dataset, with the clients."""
+        samples = f"{quantity(int(self.sizes.sum()), 'training sample')}, divided by {self.skew}"
+        return f"{super().__repr__()[:-1]}\n clients  {self.clients:,} with {samples}>"
 
     @property
     def group_ids(self) -> np.ndarray | None:
@@ -187,7 +192,7 @@ class Federation(SampleForm):
     def summary(self) -> dict[str, Any]:
         """The content of federation.json; its lists have at most the first 2,000 clients."""
         first = slice(0, SUMMARY_CLIENTS)
-        unit = "pixels" if self.masks else "samples"
+        unit, tests = "pixels" if self.masks else "samples", self.test_group_ids
         return {
             "name": self.name,
             "classes": list(self.groups),
@@ -203,6 +208,7 @@ class Federation(SampleForm):
             "test": self.common_test,
             "skew": self.skew,
             "shape": list(self.shape),
+            **({"test_groups": len(np.unique(tests[self.test.rows]))} if tests is not None else {}),
             **({"layout": self.layout.as_json()} if self.layout else {}),
             **({"mean": list(self.applied[0]), "std": list(self.applied[1])} if self.applied else {}),
             **({"task": "multilabel"} if self.several else {}),
@@ -211,7 +217,7 @@ class Federation(SampleForm):
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RemoteFederation(Federation):
     """A federation without samples.
 

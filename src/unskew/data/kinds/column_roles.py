@@ -18,7 +18,7 @@ Letters: N rows, C columns, G groups.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
@@ -291,6 +291,8 @@ FEWEST_FILE_GROUPS = 5
 FEWEST_FOLDERS = 10
 """Fewer folders with files of several classes are sites."""
 SEPARATORS = "-_. "
+SIDE = "[A-Za-z]{0,5}"
+"""What may follow a number in the name of a file: the `L` of 001L, the `left` of 7left."""
 
 
 def is_id_name(column: str) -> bool:
@@ -317,17 +319,22 @@ def overlap_warning(groups: np.ndarray, test_groups: np.ndarray, column: str) ->
     return [("warning", text)]
 
 
-def column_question(columns: Mapping[str, np.ndarray], test: np.ndarray | None = None) -> list[Note]:
+def column_question(
+    columns: Mapping[str, np.ndarray],
+    test: np.ndarray | None = None,
+    numbered: Collection[str] = (),
+) -> list[Note]:
     """The question whether the values of a column are groups: of one with the name of ids, else of one with
-    so many words that it is no feature; of several such columns, that with the fewest values.
+    so many words that it is no feature, or of `numbered`; of several such columns, that with the fewest
+    values.
 
     columns: values of all samples, [N] each. test: which samples are in the given test set, bool [N], None
-    without one.
+    without one. numbered: columns of numbers that identify something (`number_ids`).
     """
     ids = {
         column: values.astype(str) if values.dtype.kind in "OUS" else values
         for column, values in columns.items()
-        if values.dtype.kind in "biuOUS" and (is_id_name(column) or _is_wide(column, values))
+        if column in numbered or is_question(column, values)
     }
     numbers = {column: len(np.unique(values)) for column, values in ids.items()}
     for column in sorted(numbers, key=lambda column: (not is_id_name(column), numbers[column])):
@@ -337,12 +344,74 @@ def column_question(columns: Mapping[str, np.ndarray], test: np.ndarray | None =
     return []
 
 
+def is_question(column: str, values: np.ndarray) -> bool:
+    """Whether a column may be one of groups by its name, or because its words are too many for a feature."""
+    return values.dtype.kind in "biuOUS" and (is_id_name(column) or _is_wide(column, values))
+
+
 def _is_wide(column: str, values: np.ndarray) -> bool:
     """Whether a column that does not name sites holds words of too many kinds for a feature."""
     if values.dtype.kind not in "OUS" or column.lower() in SITE_NAMES:
         return False
     words = cells.words(values).tolist()
     return len(set(words)) > MOST_KINDS and cells.look_like_numbers(words[:1000]).mean() <= NUMBER_SHARE
+
+
+FIRST_ROWS, MOST_COLUMNS, CHANCE = 2_000, 50, 1e-9
+"""Rows and columns in which ids without a name are searched, and the largest probability that their facts
+agree by chance. Tables with more columns of many whole numbers hold counts or pixels."""
+
+
+def number_ids(columns: Mapping[str, np.ndarray], facts: Mapping[str, np.ndarray]) -> list[str]:
+    """The columns of whole numbers that identify what the rows were taken from, though no name says so: some
+    fact, such as the sex of a patient, is the same in all rows of a number, which chance does not explain,
+    and does not follow from the size of the number, as an age group does. Both by column, [N] each."""
+    codes_of = {column: repeated_numbers(column, values) for column, values in columns.items()}
+    numbers = {column: codes for column, codes in codes_of.items() if codes is not None}
+    if not numbers or len(numbers) > MOST_COLUMNS:
+        return []
+    coded = {
+        fact: np.unique(cells.words(facts[fact][:FIRST_ROWS]), return_inverse=True)[1]
+        for fact in list(facts)[:MOST_COLUMNS]
+    }
+    return [
+        column
+        for column, codes in numbers.items()
+        if any(_is_fact_of(codes, values) for fact, values in coded.items() if fact != column)
+    ]
+
+
+def repeated_numbers(column: str, values: np.ndarray) -> np.ndarray | None:
+    """The whole numbers in the first rows of a column that may be ids, numbered from 0 by their size; None
+    for any other column."""
+    numbers = _whole_numbers(values[:FIRST_ROWS])
+    if numbers is None or column.lower() in SITE_NAMES:
+        return None
+    _, codes, counts = np.unique(numbers, return_inverse=True, return_counts=True)
+    repeated = counts[counts > 1].sum() >= REPEATED_SHARE * len(numbers)
+    return codes if repeated and len(counts) > MOST_KINDS else None
+
+
+def _whole_numbers(values: np.ndarray) -> np.ndarray | None:
+    """A column of whole numbers as float64 [N]; None for any other."""
+    if values.dtype.kind in "OUS":
+        texts = [str(v).strip() for v in values.tolist()]
+        values = np.array(texts) if all(t.isascii() and t.isdigit() for t in texts) else np.array([np.nan])
+    numbers = values.astype(np.float64) if values.dtype.kind in "iufUS" else np.array([np.nan])
+    return numbers if len(numbers) and (numbers == np.rint(numbers)).all() else None
+
+
+def _is_fact_of(ids: np.ndarray, fact: np.ndarray) -> bool:
+    """Whether a column, [N], is a fact about what the ids, [N], stand for. Both are numbered from 0, ids in
+    the order of their values."""
+    order = np.argsort(ids, kind="stable")
+    same = ids[order][1:] == ids[order][:-1]
+    differs = fact[order][1:] != fact[order][:-1]
+    counts, share = np.bincount(ids), np.bincount(fact) / len(fact)
+    if (same & differs).any() or differs.sum() <= 2 * (len(share) - 1):
+        return False
+    agree = (share[:, None] ** counts[counts > 1]).sum(0)
+    return bool(np.log(agree).sum() < np.log(CHANCE))
 
 
 def _question(ids: np.ndarray, test: np.ndarray | None, noun: str, kind: str, choice: str) -> Note | None:
@@ -456,15 +525,17 @@ def _folders_of(paths: Sequence[str], y: np.ndarray, site: np.ndarray | None) ->
 
 
 def _numbers_of(paths: Sequence[str], names: Sequence[str]) -> list[_FileGroups]:
-    """The numbers in names as groups, each with the letters before it: `slice1` and `patient03` of
-    slice1_patient03; where there is a single number, the letters."""
-    number = re.compile("[^0-9]*[0-9]+")
-    pieces = [re.split(rf"(?<=[0-9])[{SEPARATORS}]+", name) for name in names]
-    numbers = [list(takewhile(number.fullmatch, of_name)) for of_name in pieces]
+    """The numbers in names as groups, each with the letters before it and without a few after it: `slice1`
+    and `patient03` of slice1_patient03, `001` of 001L; where there is a single number, the letters."""
+    number = re.compile(f"([^0-9]*[0-9]+){SIDE}")
+    pieces = [re.split(f"(?<=[0-9]){SIDE}[{SEPARATORS}]+", name) for name in names]
+    matches = [[number.fullmatch(piece) for piece in of_name] for of_name in pieces]
+    numbers = [[match[1] for match in takewhile(bool, of_name) if match] for of_name in matches]
     folders = [f"/{path}".rpartition(f"/{name}")[0] for path, name in zip(paths, names)]
     columns = [np.array(column) for column in zip(*numbers)]
-    patterns = [f"'^{f'[^0-9]*[0-9]+[{SEPARATORS}]+' * i}([^0-9]*[0-9]+)'" for i in range(len(columns))]
-    if all(len(of_name) == 1 for of_name in pieces) and columns:
+    before = f"[^0-9]*[0-9]+{SIDE}[{SEPARATORS}]+"
+    patterns = [f"'^{before * i}([^0-9]*[0-9]+)'" for i in range(len(columns))]
+    if columns and all(len(of_name) == 1 and name[-1].isdigit() for of_name, name in zip(pieces, names)):
         columns, patterns = [np.array([re.sub("[0-9]+$", "", name) for name in names])], ["'[^0-9]+'"]
     candidates = list[_FileGroups]()
     for ids, pattern in zip(columns, patterns):

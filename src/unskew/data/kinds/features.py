@@ -21,6 +21,7 @@ Letters: N rows.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
@@ -31,6 +32,7 @@ from unskew.data.files import cells
 from unskew.data.files.sheets import Sheet
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
 from unskew.errors import DataError, excerpt
+from unskew.formats.calls import call_text
 
 ROW_NUMBERS = ("", "index", "row", "rownames", "row number", "unnamed: 0")
 NAME_SEPARATOR = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z])(?=[A-Z])")
@@ -64,22 +66,21 @@ MOST_LISTED = 8
 
 
 def check_faults(sheet: Sheet, faults: Sequence[ColumnFault]) -> None:
-    """Raises the fault of a single column, or a DataError (E405) that lists those of all; nothing without
-    any."""
-    if len(faults) < 2:
-        for fault in faults:
-            raise fault
+    """Raises a DataError (E405) that lists the faults, with the argument of a file that leaves all these
+    columns out; nothing without faults."""
+    if not faults:
         return
-    names = [excerpt(fault.column, 40) for fault in faults]
-    listed = [f"{name} {fault.fault}" for name, fault in zip(names[:MOST_LISTED], faults)]
-    more = f"; and {len(faults) - MOST_LISTED} more" if len(faults) > MOST_LISTED else ""
-    remedies = ". ".join(dict.fromkeys(fault.remedy[:1].upper() + fault.remedy[1:] for fault in faults))
-    text = (
-        f"{sheet.name} has {len(faults)} columns that cannot be read: {'; '.join(listed)}{more}. {remedies}"
-    )
-    drop = ",".join(fault.column for fault in faults[:MOST_LISTED])
-    advice = f" FILE(drop={excerpt(drop, 400)}) leaves them out." if sheet.places else ""
-    raise DataError("E405", f"{text}.{advice}")
+    columns = [fault.column for fault in faults]
+    text = faults[0].text
+    if len(faults) > 1:
+        listed = [f"{excerpt(fault.column, 40)} {fault.fault}" for fault in faults[:MOST_LISTED]]
+        more = f"; and {len(faults) - MOST_LISTED} more" if len(faults) > MOST_LISTED else ""
+        remedies = ". ".join(dict.fromkeys(fault.remedy[:1].upper() + fault.remedy[1:] for fault in faults))
+        head = f"{sheet.name} has {len(faults)} columns that cannot be read"
+        text = f"{head}: {'; '.join(listed)}{more}. {remedies}."
+    drop = columns if any("," in column for column in columns) else ",".join(columns)
+    advice = f" {call_text('FILE', {'drop': drop})} leaves {'them' if len(columns) > 1 else 'it'} out."
+    raise DataError("E405", f"{text}{advice if sheet.places else ''}")
 
 
 def find_kinds(sheet: Sheet, columns: Mapping[str, np.ndarray], notes: list[Note]) -> Kinds:
@@ -382,20 +383,26 @@ def fill(
 
 
 def fill_as(sheet: Sheet, form: Mapping[str, Any]) -> Sheet:
-    """A table to be predicted, filled as the training rows of `form` (Intake.form) were; as it is if they
-    were complete."""
+    """A table to be predicted, filled as the training rows of `form` (Intake.form) were, with a warning that
+    counts the cells; as it is if the training rows were complete."""
     if "missing" not in form:
         return sheet
     filled = dict(sheet.columns)
     kinds = dict(form["columns"])
+    counts = list[str]()
     for column in [c for c in kinds if c in sheet.columns]:
         values = sheet.columns[column]
         missing = cells.missing(values)
+        if missing.any():
+            counts.append(f"{excerpt(column, 40)} ({int(missing.sum()):,} of {len(missing):,})")
         if kinds[column]:
             filled[column] = np.where(missing, WORD, cells.words(values))
         elif (numbers := numbers_between_gaps(sheet, column, values, missing)) is not None:
             filled[column] = np.where(missing, form["missing"].get(column, 0.0), numbers)
             filled[indicator_name(column)] = missing.astype(np.float64)
+    if counts:
+        text = f"{sheet.name}: empty cells were filled, numbers with the median of the training rows"
+        warnings.warn(f"{text}: {abbreviate(counts, 5)}", stacklevel=8)
     return replace(sheet, columns=filled)
 
 

@@ -33,10 +33,13 @@ from unskew.data.kinds.column_roles import (
     column_question,
     group_setting,
     is_id_name,
+    is_question,
     label_column,
     multilabel_columns,
     names_columns,
+    number_ids,
     part_column,
+    repeated_numbers,
     site_column_in,
     site_column_of,
     target_column,
@@ -74,9 +77,10 @@ def csv_set(
     or pattern, of which each holds the rows of one site, by its name.
 
     Columns that some sites lack are left out, with a note. site: with files of sites, a column in their
-    place. x, drop: the columns to train on, by default all, and columns to leave out; a list, or names
-    joined by commas. missing: what becomes of cells without a value; see `missing_values`. See `read_table`
-    for the other arguments, such as weight, and the errors.
+    place; `site` stands for the files unless they have such a column. x, drop: the columns to train on, by
+    default all, and columns to leave out; a list, or names joined by commas. missing: what becomes of cells
+    without a value; see `missing_values`. See `read_table` for the other arguments, such as weight, and the
+    errors.
     """
     place, numbers, notes = Path(path), NumberFormat.from_settings(decimal, thousands), list[Note]()
     choice = ColumnChoice(names_in(x), names_in(drop), missing, weight)
@@ -123,8 +127,11 @@ def _join_sites(sheets: Mapping[str, Sheet], site: str, notes: list[Note]) -> Sh
         owners = [name for name, sheet in sheets.items() if column in sheet.columns]
         notes.append(("left out", f"column '{column}', only in the tables of {abbreviate(owners, 5)}"))
     sheet = join_sheets("the tables of sites", list(sheets.values()), common)
-    if site:
+    if cells.word(site) in common:
         return sheet
+    if site not in ("", SITE_COLUMN):
+        text = f"{abbreviate(list(sheets), 5)} have no column '{site}' in common"
+        raise DataError("E403", f"the tables {text}; leave site out, and each table is a site.")
     columns = dict(sheet.columns)
     names = np.repeat(list(sheets), [len(sheet.places) for sheet in sheets.values()])
     stated = site_column_in(columns)
@@ -133,7 +140,7 @@ def _join_sites(sheets: Mapping[str, Sheet], site: str, notes: list[Note]) -> Sh
         del columns[stated]
         if not is_copy:
             notes.append(("left out", f"column '{stated}', because the names of files are the sites"))
-    return replace(sheet, columns={**columns, SITE_COLUMN: names})
+    return replace(sheet, columns={SITE_COLUMN: names, **columns})  # the last may be the labels
 
 
 def _read_parts(folder: Path, numbers: NumberFormat | None, notes: list[Note]) -> Sheet:
@@ -305,7 +312,7 @@ def sheet_raw(
             columns = filled.columns
     used = find_kinds(sheet, columns, notes) if used is None else used
     if asks:
-        notes += group_question(sheet, _unused_columns(remaining, used, site))
+        notes += group_question(sheet, [c for c in remaining if is_id_name(c) or c != site])
     x = encode(sheet, used, columns)
     if site:
         notes.append(("sites", f"from the column '{site}'"))
@@ -328,16 +335,17 @@ def group_column(sheet: Sheet, columns: Sequence[str], group: str) -> str:
     return column_named(columns, group, sheet.name) if group and group != INDEPENDENT else ""
 
 
-def _unused_columns(columns: Sequence[str], used: Kinds, site: str) -> list[str]:
-    """The columns that may be ids: by their names, else those that are neither features nor sites."""
-    return [c for c in columns if is_id_name(c) or c not in (*used, site)]
-
-
 def group_question(sheet: Sheet, columns: Iterable[str]) -> list[Note]:
     """The question whether one of these columns is one of groups."""
     used = slice(None) if sheet.unused is None else ~sheet.unused
     test = sheet.test[used] if sheet.test is not None and sheet.test[used].any() else None
-    return column_question({c: sheet.columns[c][used] for c in columns}, test)
+    kept = dict[str, np.ndarray]()
+    for column in columns:  # one at a time, because memory may not hold all
+        values = sheet.columns[column]
+        if is_question(column, values) or repeated_numbers(column, values) is not None:
+            kept[column] = values
+    numbered = number_ids(kept, sheet.columns)
+    return column_question({column: values[used] for column, values in kept.items()}, test, numbered)
 
 
 def apply_split(sheet: Sheet, label: str, notes: list[Note]) -> Sheet:
@@ -450,7 +458,7 @@ def read_frames(
         remaining = [column for column in remaining if column != group]
         site = site_column_in(dict.fromkeys(remaining))
         used = find_kinds(split, ColumnSubset(split.columns, [c for c in remaining if c != site]), notes)
-        notes += group_question(split, _unused_columns(remaining, used, site)) if asks else []
+        notes += group_question(split, remaining) if asks else []
     roles = (label if aim else label or labels[0], "", group)
     raws = {name: sheet_raw(sheet, roles, None, aim, used=used) for name, sheet in sheets.items()}
     return {name: replace(raw, notes=(*raw.notes, *notes)) for name, raw in raws.items()}

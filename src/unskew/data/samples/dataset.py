@@ -22,9 +22,9 @@ from typing import TypeAlias
 import numpy as np
 
 from unskew.data.samples import scaling
-from unskew.data.samples.reading_notes import Intake, Note
+from unskew.data.samples.reading_notes import Intake, Note, abbreviate, quantity
 from unskew.data.storage.sample_rows import Rows, map_samples, select_samples
-from unskew.errors import DataError, UsageError
+from unskew.errors import DataError, UsageError, excerpt, printable
 from unskew.formats.input_layout import Layout
 
 TENTHS = 10
@@ -284,6 +284,10 @@ def largest_remainder(quota: np.ndarray, limit: np.ndarray) -> np.ndarray:
     return counts
 
 
+SHOWN = 8
+"""The most classes that the text of a set names."""
+
+
 class SampleForm:
     """Properties of samples and labels that follow from the arrays of a set."""
 
@@ -291,6 +295,42 @@ class SampleForm:
     y: np.ndarray
     applied: tuple[tuple[float, ...], tuple[float, ...]] | None
     layout: Layout | None
+    name: str
+    classes: tuple[str, ...]
+    y_test: np.ndarray
+    target: Target | None
+    columns: dict[str, np.ndarray]
+    group_column: str
+
+    def __repr__(self) -> str:
+        """A few lines: the numbers of samples, their shape, what is predicted, and the columns."""
+        noun = "target" if self.target else "labels" if self.several else "classes"
+        names, tests = list(map(printable, self.classes)), f"{len(self.y_test):,} test samples"
+        lines = [
+            f"<{type(self).__name__} {excerpt(self.name, 40)}: {len(self.y):,} training and {tests}",
+            f"each     {self.layout or self.sample_text}",
+            f"{noun:<9}{len(names)}: {abbreviate(names, SHOWN)}",
+        ]
+        for column, values in self.columns.items():
+            role = "groups" if column == self.group_column else "column"
+            lines.append(f"{role:<9}{excerpt(column, 40)}, {quantity(len(np.unique(values)), 'value')}")
+        return "\n ".join(lines) + ">"
+
+    @property
+    def sample_text(self) -> str:
+        """What one sample is: `3 channels of 128 x 128, with a mask`."""
+        shape = self.shape
+        if self.layout:
+            count = len(self.layout.inputs)
+            more = f", with labels of {self.y.shape[1]} tokens" if self.tokens else ""
+            return f"{quantity(count, 'input')}, {'by name' if self.layout.named else 'by place'}{more}"
+        if len(shape) == 3:
+            kind = f"{quantity(shape[0], 'channel')} of {shape[1]} x {shape[2]}"
+        else:
+            kind = quantity(shape[0], "number") if len(shape) == 1 else " x ".join(map(str, shape))
+        if self.tokens:
+            return f"{quantity(shape[0], 'token')}, with a label each"
+        return f"{kind}, with a mask" if self.masks else kind
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -317,7 +357,7 @@ class SampleForm:
         return x if self.applied is None else scaling.apply(x, self.applied, self.layout)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset(SampleForm):
     """Training and test samples with their labels.
 

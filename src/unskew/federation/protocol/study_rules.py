@@ -257,7 +257,8 @@ def _only_client(k: int, clients: int, rows: int) -> Index:
 
 def score_names(fed: Fed) -> tuple[str, ...]:
     """The names of a task's scores of a single client, in order, without the metrics that a study names."""
-    one = np.zeros((1, *fed.task.pixels(fed.shape)), np.int64)
+    targets = (fed.classes,) if fed.task.name == "regression" and fed.classes > 1 else ()
+    one = np.zeros((1, *fed.task.pixels(fed.shape), *targets), np.int64)
     return tuple(fed.task.client_scores(one, one, fed.classes))
 
 

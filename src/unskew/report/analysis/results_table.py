@@ -17,7 +17,7 @@ from unskew.report.analysis.numbers import MISSING, capitalise, digits, megabyte
 from unskew.report.analysis.stats import FEWEST_PAIRS, SHORT_RUN
 from unskew.report.analysis.summary import MethodSummary, ScopedScore, benefit_sentence
 from unskew.round.run import REFERENCES
-from unskew.scores import kind, significant
+from unskew.scores import kind, of_one_target, significant
 
 Summaries = Sequence[MethodSummary]
 
@@ -26,7 +26,7 @@ def note(summaries: Summaries) -> str:
     """Sentences that explain the numbers, one per line."""
     n, which = max((s.n for s in summaries), default=0), kind(_metric(summaries))
     by_last = any(s.by_last for s in summaries)
-    over, unit = "one seed, so no standard deviation", "in %" if which.share else "in the target's unit"
+    over, unit = "one seed, so no standard deviation", "in %" if which.share else unit_of(summaries)
     if n > 1:
         over = f"mean ± sample standard deviation over {_seeds(summaries)}"
     rounds = "mean-10, clients and personal are means over the evaluated rounds among the last 10."
@@ -63,6 +63,14 @@ def note(summaries: Summaries) -> str:
     if any(s.reference for s in summaries):
         lines.append(f"{' and '.join(REFERENCES)} are references: they do not compete.")
     return "\n".join(lines)
+
+
+def unit_of(summaries: Summaries) -> str:
+    """The unit of scores that are no shares: the target's, or of several the standard deviations."""
+    several = any(of_one_target(metric) for s in summaries for metric in s.further)
+    if several:
+        return "in each target's standard deviation (those of one target in its own unit)"
+    return "in the target's unit"
 
 
 def _seeds(summaries: Summaries) -> str:

@@ -14,7 +14,8 @@ training, over the ranking rounds and paired by seed: g_s = method - local in se
 g_s is above the sample standard deviation of g over seeds, and does not pay if every -g_s is. Otherwise, and
 with one seed, the runs do not decide it. Nor do they if a score is a share and the mean lead is within what n
 test samples vary by chance, 1.96 sqrt((p (1 - p) + q (1 - q)) / (n + 2)) for two shares p and q, because all
-seeds are scored on the same samples.
+seeds are scored on the same samples. Of samples with groups, such as the images of patients, n counts groups,
+because the answers to samples of one group are alike.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class MethodSummary:
     over the last ten. up, down: mean over seeds. to_target, rounds_to: bytes and rounds until the target,
     over the `reached` seeds that attained it. final: the score that ranks. at_clients: by seed, the mean over
     clients, on their own test rows, of the global model or of their own models, whichever is better;
-    client_tests: how many rows these are.
+    client_tests: how many rows these are, or groups of rows if `grouped`.
     untrained: seeds in which too few replies were used. further: requested metrics besides the main score.
     remarks: sentences on the terms of scoring. doubt: a reason to distrust the scores, if many replies were
     dropped. gap: to the leader; None for the leader and for references.
@@ -204,6 +205,7 @@ class MethodSummary:
     doubt: str = ""
     at_clients: dict[int, float] = field(default_factory=dict)
     client_tests: int = 0
+    grouped: bool = False
     further: ExtraScores = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
 
@@ -275,6 +277,7 @@ def _scored(runs: Sequence[RunData], by_last: bool, target: float) -> MethodSumm
         return NO_SCORE if _pooled(runs) else score(scope, metric)
 
     to_target = Score.of([bytes_to(r, target) for r in runs])
+    groups = int(runs[0].federation.get("test_groups", 0))
     return MethodSummary(
         runs[0].method,
         len(runs),
@@ -305,7 +308,8 @@ def _scored(runs: Sequence[RunData], by_last: bool, target: float) -> MethodSumm
         by_last=by_last,
         doubt=_doubt(runs),
         at_clients=_at_clients(runs, by_last),
-        client_tests=sum(runs[0].federation.get("sizes", {}).get("test", [])),
+        client_tests=groups or sum(runs[0].federation.get("sizes", {}).get("test", [])),
+        grouped=groups > 0,
         further=extra_scores(runs, by_last),
         remarks=tuple(remarks_on(runs[0].method, runs)),
     )
@@ -400,9 +404,10 @@ def _judgement(method: str, ours: np.ndarray, theirs: np.ndarray, alone: MethodS
         p, q = float(ours.mean()), float(theirs.mean())
         noise = 100 * SURE * math.sqrt((p * (1 - p) + q * (1 - q)) / (n + 2))
         if abs(mean) <= noise:
+            tests = f"{n:,} groups of test samples" if alone.grouped else f"{n:,} test samples"
             return (
-                f"the two cannot be told apart, for {ahead} is ahead by {lead} in the mean, and the {n:,}"
-                f" test samples, the same in all seeds, may show {text(noise)} by chance"
+                f"the two cannot be told apart, for {ahead} is ahead by {lead} in the mean, and the {tests},"
+                f" the same in all seeds, may show {text(noise)} by chance"
             )
     spread, leads = float(gaps.std(ddof=1)), gaps * np.sign(mean)
     if (leads > spread).all():

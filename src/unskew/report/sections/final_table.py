@@ -26,15 +26,13 @@ EXTRA_COLUMNS: tuple[tuple[str, Callable[[MethodSummary], Score]], ...] = (
 """The columns of the collapsed second table."""
 UNITS = {"MAE": "mae", "R²": "r2"}
 """The scores of columns in other units than the main score."""
-UNITS_OF = {True: "All in %, except rounds.", False: "Scores are in the target's unit; R² has none."}
-"""The sentence on the units of the second table, by whether the main score is a share."""
 
 
 def build(context: Context) -> Section:
     """The table of all methods, a second table with more numbers, and all numbers as CSV."""
     summaries = context.summaries
     several = len(summaries) > 1
-    columns = results_table.headings(summaries)
+    columns, unit = results_table.headings(summaries), results_table.unit_of(summaries)
     shown = len(columns) if several else len(columns) - 1  # one method alone has nothing to be compared with
     html = render(
         "final_table.html.j2",
@@ -47,7 +45,7 @@ def build(context: Context) -> Section:
         target=_target(context),
         more=_extra_columns(summaries),
         noun=context.score,
-        units=UNITS_OF[kind(context.metric).share],
+        units="All in %, except rounds." if kind(context.metric).share else f"All {unit}; R² has none.",
         files={"table.csv": results_table.as_csv(summaries), "table.tex": results_table.latex(summaries)},
     )
     return Section("Methods compared" if several else "Scores", "table", html, link="Table")
