@@ -4,14 +4,17 @@ elsewhere does no harm."""
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import os
 import pickle
 import struct
 import tarfile
+import threading
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +23,8 @@ import pytest
 
 import unskew
 from tests.cli.calling import call
-from unskew.data.downloads import get
-from unskew.data.downloads.recipes import RECIPES, SIGNALS, OriginalSamples, read_pickle
+from unskew.data import Dataset
+from unskew.data.downloads import RECIPES, SIGNALS, download, file_of, get, read_pickle
 from unskew.data.files import archives
 from unskew.errors import DataError
 from unskew.system import disk
@@ -101,7 +104,7 @@ def a_cifar10(
     test = {
         "cifar-10-batches-py/test_batch": pickled({b"data": TEN[:3].reshape(3, -1), b"labels": [0, 1, 2]})
     }
-    names = [f"class {i}".encode() for i in range(9)] + [b"<b>|x"]
+    names = [f"class {i}".encode() for i in range(9)] + [b"class 9"]
     return batches | test | {"cifar-10-batches-py/batches.meta": pickled({b"label_names": names})}
 
 
@@ -118,20 +121,17 @@ def a_har() -> dict[str, bytes]:
     return {f"UCI HAR Dataset/{name}": content for name, content in made.items()}
 
 
-def made(name: str, origin: Path, tmp_path: Path) -> OriginalSamples:
-    return get.get(name, origin, tmp_path / "out").samples
+def made(name: str, origin: Path, tmp_path: Path) -> Dataset:
+    return get(name, origin, tmp_path / "out").dataset
 
 
 def test_cifar10_is_read_by_its_name(tmp_path, monkeypatch):
-    """The card names files and classes as text."""
-    got = get.get("cifar10", tar(tmp_path / "a.tar.gz", a_cifar10()), tmp_path / "out")
-    assert (got.samples.x == TEN).all()
-    assert got.samples.y.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
-    assert got.samples.y.dtype == np.int64
-    card = (tmp_path / "out" / "cifar10.md").read_text()
-    assert r"\<b\>\|x" in card
-    assert "a.tar.gz" in card
-    assert "not compared" in card
+    got = get("cifar10", tar(tmp_path / "a.tar.gz", a_cifar10()), tmp_path / "out")
+    assert (got.dataset.x == TEN).all()
+    assert got.dataset.y.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
+    assert got.dataset.y.dtype == np.int64
+    assert "a.tar.gz" in got.remarks[1]
+    assert "not compared" in got.remarks[1]
     monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "out"))
     dataset = unskew.data.read("cifar10")
     assert np.allclose(dataset.x, TEN / np.float32(255))
@@ -166,7 +166,8 @@ def test_idx_files(tmp_path):
 def test_uci_har_is_read_from_the_zip_in_the_zip(tmp_path, monkeypatch):
     (tmp_path / "h.zip").write_bytes(zipped({"UCI HAR Dataset.zip": zipped(a_har()), "README": b""}))
     monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "out"))
-    made("uci_har", tmp_path / "h.zip", tmp_path)
+    signals = made("uci_har", tmp_path / "h.zip", tmp_path).x[0, 0, 0]
+    assert signals.tolist() == [1000.0 * i for i in range(9)]
     dataset = unskew.data.read("uci_har(signals=2)")
     assert dataset.x.shape == (3, 1, 128, 2)
     assert dataset.x[1, 0, 5].tolist() == [133, 1133]
@@ -268,8 +269,7 @@ def test_a_file_of_a_published_digest_is_verified(tmp_path):
     }
     origin = folder(tmp_path / "f", four)
     digests = {f"https://example.org/{name}": disk.sha256(origin / name) for name in four}
-    got = get.get("mnist", origin, tmp_path / "out", recipe=replace(RECIPES["mnist"], originals=digests))
-    assert "equals the published one" in (tmp_path / "out" / "mnist.md").read_text()
+    got = get("mnist", origin, tmp_path / "out", recipe=replace(RECIPES["mnist"], originals=digests))
     assert not any("not compared" in remark for remark in got.remarks)
 
 
@@ -295,5 +295,133 @@ def test_the_command_says_what_it_wrote_and_overwrites_nothing(tmp_path, monkeyp
         assert refused.err.startswith(says), refused.err
         assert refused.err.count("\n") == 1
     assert (tmp_path / "d" / "cifar10.npz").read_bytes() == before
-    again = get.get("cifar10", tmp_path / "a.tar.gz", tmp_path / "again")
-    assert again.files[0].read_bytes() == before
+    again = get("cifar10", tmp_path / "a.tar.gz", tmp_path / "again")
+    assert again.path.read_bytes() == before
+
+
+def test_a_file_of_medmnist_is_read_as_it_is(tmp_path):
+    """Channels come last, or are missing, and labels are [N, 1]; a class that only the test part has is one."""
+    y, colours = np.arange(10, dtype=np.uint8)[:, None] % 2, TEN.transpose(0, 2, 3, 1)
+    labels = {"train_labels": y, "test_labels": np.array([[3], [1]], np.uint8)}
+    for images, first in ((colours, TEN), (colours[..., 0], TEN[:, :1])):
+        np.savez(tmp_path / "m.npz", train_images=images, test_images=images[:2], val_images=images, **labels)
+        read = unskew.data.read(tmp_path / "m.npz")
+        assert np.allclose(read.x, first / np.float32(255))
+        assert (len(read.y_test), read.classes, read.y_test.tolist()) == (2, ("0", "1", "2", "3"), [3, 1])
+        got = RECIPES["bloodmnist"].read(tmp_path / "m.npz", "bloodmnist")
+        assert np.array_equal(got.x, first)
+        assert (got.y_test.tolist(), got.classes) == ([3, 1], ("0", "1", "2", "3"))
+    np.savez(tmp_path / "m.npz", train_images=images, test_images=images[:1], **labels)
+    with pytest.raises(DataError, match=r"E401 .*other arrays than images"):
+        RECIPES["bloodmnist"].read(tmp_path / "m.npz", "bloodmnist")
+
+
+def test_a_published_md5_is_compared(tmp_path):
+    (tmp_path / "bloodmnist.npz").write_bytes(b"something else")
+    with pytest.raises(DataError, match=r"E401 bloodmnist.npz has the digest .*7053d0359d"):
+        get("bloodmnist", tmp_path / "bloodmnist.npz", tmp_path / "out")
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `files` by name. cut: sends no more than so many bytes of a reply, though it announces all.
+    ranges: whether it answers requests for a part. asked: the Range header of each request."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files, self.cut, self.ranges, self.asked = {}, None, True, []
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    def address(self, name):
+        return f"http://127.0.0.1:{self.server_port}/{name}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        content = self.server.files.get(file_of(self.path))
+        asked = self.headers.get("Range")
+        self.server.asked.append(asked)
+        begin = int(asked.removeprefix("bytes=").rstrip("-")) if asked and self.server.ranges else 0
+        if content is None or begin >= len(content):
+            return self.send_error(404 if content is None else 416)
+        self.send_response(206 if begin else 200)
+        self.send_header("Content-Length", str(len(content) - begin))
+        self.end_headers()
+        self.wfile.write(content[begin:][: self.server.cut])
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    server = Server()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def recipe_of(server, *names):
+    """The recipe of CIFAR-10 with these files of the server, of published digests."""
+    digests = {server.address(name): hashlib.sha256(server.files[name]).hexdigest() for name in names}
+    return replace(RECIPES["cifar10"], originals=digests)
+
+
+def test_a_set_is_made_from_its_address_alone(server, tmp_path):
+    server.files["c.tar.gz"] = tar(tmp_path / "a.tar.gz", a_cifar10()).read_bytes()
+    recipe = recipe_of(server, "c.tar.gz")
+    seen = []
+    got = get("cifar10", None, tmp_path / "out", lambda *progress: seen.append(progress), recipe)
+    size = len(server.files["c.tar.gz"])
+    assert seen[-1] == ("c.tar.gz", size, size)
+    by_hand = get("cifar10", tmp_path / "a.tar.gz", tmp_path / "by-hand", recipe=recipe)
+    assert got.path.read_bytes() == by_hand.path.read_bytes()
+    assert "compared" not in " ".join(got.remarks)
+    got.path.unlink()
+    get("cifar10", None, tmp_path / "out", recipe=recipe)
+    assert len(server.asked) == 1, "what is there is not downloaded again"
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_download_that_broke_off_is_resumed(server, tmp_path, ranges):
+    server.files["a.bin"], server.cut, server.ranges = bytes(range(256)) * 8, 1000, ranges
+    recipe = recipe_of(server, "a.bin")
+    with pytest.raises(
+        DataError, match=r"E402 .*1,000 of 2,048 bytes; 1,000 bytes are in .*goes on from there"
+    ):
+        download("x", recipe, tmp_path)
+    server.cut = None
+    assert download("x", recipe, tmp_path).read_bytes() == server.files["a.bin"]
+    assert server.asked == [None, "bytes=1000-"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
+
+
+def test_another_file_than_the_published_one_is_refused_and_kept_aside(server, tmp_path):
+    server.files["a.bin"] = b"published"
+    recipe = recipe_of(server, "a.bin")
+    server.files["a.bin"] = b"altered"
+    with pytest.raises(DataError, match=r"E401 .*is not the published file.*a\.bin\.refused"):
+        download("x", recipe, tmp_path)
+    assert (tmp_path / "a.bin.refused").read_bytes() == b"altered"
+    assert not (tmp_path / "a.bin").exists()
+    server.files["a.bin"] = b"published"
+    assert download("x", recipe, tmp_path).read_bytes() == b"published"
+
+
+def test_several_files_lie_in_a_folder_of_the_set(server, tmp_path):
+    server.files |= {"a.bin": b"a", "b.bin": b"b"}
+    recipe = recipe_of(server, "a.bin", "b.bin")
+    assert download("x", recipe, tmp_path) == tmp_path / "x"
+    assert {path.name: path.read_bytes() for path in (tmp_path / "x").iterdir()} == server.files
+
+
+def test_an_address_that_does_not_answer_names_the_other_way(server, tmp_path):
+    server.files["a.bin"] = b"a"
+    recipe = recipe_of(server, "a.bin")
+    del server.files["a.bin"]
+    with pytest.raises(DataError, match=r"E402 .*/a\.bin could not be downloaded: .*name it: --from"):
+        download("x", recipe, tmp_path)
+
+
+def test_every_address_has_a_digest_of_its_file():
+    digests = [digest for recipe in RECIPES.values() for digest in recipe.originals.values()]
+    assert {len(bytes.fromhex(digest)) for digest in digests} == {16, 32}  # MD5, SHA-256
