@@ -183,7 +183,7 @@ def test_sites_with_black_and_white_in_other_numbers_keep_their_foreground(value
         (
             (0, 1, 255),
             (0, 1),
-            r"masks of lyon hold 0, 1 and 255 \(training sample 0\); 255 is often 'void'",
+            r"masks of lyon hold 0, 1 and 255 \(training sample 0\); labels are class numbers",
         ),
     ],
 )

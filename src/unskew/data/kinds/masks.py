@@ -47,23 +47,21 @@ class MaskOrigin:
 
 @dataclass(frozen=True)
 class _SiteMasks:
-    """The masks of one site. rows: rows of every part. values: the values that occur, ascending."""
+    """The masks of one site. rows: their rows in every part. values: the values that occur, ascending.
+    example: the name of a mask with the largest value."""
 
     site: str
-    masks: list[np.ndarray]
     rows: list[np.ndarray]
     values: np.ndarray
+    example: str
 
     @property
-    def kind(self) -> Literal["numbers", "two values", "void", "unclear"]:
-        values = self.values
-        if not len(values) or values[-1] < UNNAMED_CLASSES:
+    def kind(self) -> Literal["numbers", "two values", "unclear"]:
+        low, high = int(self.values[0]), int(self.values[-1])
+        if high < UNNAMED_CLASSES:
             return "numbers"
-        below = values[:-1]
-        numbers = len(below) and below[-1] < UNNAMED_CLASSES and (len(below) > 1 or below[0] > 0)
-        if values[-1] == 255 and numbers:
-            return "void"
-        return "two values" if values[0] >= 0 and len(values) <= 2 else "unclear"
+        is_void = high == 255 and 0 < low < UNNAMED_CLASSES  # 1 and 255 may be a class and pixels without one
+        return "two values" if low >= 0 and len(self.values) <= 2 and not is_void else "unclear"
 
     @property
     def foreground(self) -> tuple[int, int]:
@@ -72,14 +70,17 @@ class _SiteMasks:
         background = int(self.values[0]) if len(self.values) == 2 else 0
         return background, 255 if highest in WHITE_VALUES else highest
 
-    def text(self, origins: Sequence[MaskOrigin]) -> str:
-        """The values, with an example of the highest: `masks of north hold 0 and 30 (sample 3)`."""
-        for masks, rows, origin in zip(self.masks, self.rows, origins):
-            if (hit := (masks == self.values[-1]).any((1, 2))).any():
-                of_site = f" of {self.site}" if self.site else ""
-                example = origin.name_of(int(rows[hit.argmax()]))
-                return f"masks{of_site} hold {_value_list(self.values)} ({example})"
-        return ""
+    @property
+    def rule(self) -> str:
+        """How the values are read."""
+        if self.kind == "numbers":
+            return "hold class numbers, which were kept"
+        return f"hold {_value_list(self.values)}, read as background and foreground"
+
+    def __str__(self) -> str:
+        """`masks of north hold 0 and 30 (sample 3)`."""
+        of_site = f" of {self.site}" if self.site else ""
+        return f"masks{of_site} hold {_value_list(self.values)} ({self.example})"
 
 
 def as_masks(
@@ -121,12 +122,16 @@ def _masks_by_site(parts: Sequence[np.ndarray], origins: Sequence[MaskOrigin]) -
         np.full(len(y), "") if o.sites is None or len(o.sites) != len(y) else np.asarray(o.sites).astype(str)
         for y, o in zip(parts, origins)
     ]
-    groups = []
+    groups = list[_SiteMasks]()
     for site in np.unique(np.concatenate(sites)).tolist():
         rows = [np.flatnonzero(of_part == site) for of_part in sites]
         masks = [y if len(r) == len(y) else y[r] for y, r in zip(parts, rows)]
-        values = np.unique(np.concatenate([np.unique(m) for m in masks if m.size] or [np.zeros(0, np.int64)]))
-        groups.append(_SiteMasks(site, masks, rows, values))
+        if not any(m.size for m in masks):
+            continue
+        values = np.unique(np.concatenate([np.unique(m) for m in masks if m.size]))
+        hits = [(m == values[-1]).any((1, 2)) for m in masks]
+        names = [o.name_of(int(r[hit.argmax()])) for o, r, hit in zip(origins, rows, hits) if hit.any()]
+        groups.append(_SiteMasks(site, rows, values, names[0]))
     return groups
 
 
@@ -135,49 +140,36 @@ def _class_numbers(
 ) -> list[np.ndarray]:
     """The masks as class numbers, converted by the rule of each site; adds to the notes."""
     groups = _masks_by_site(parts, origins)
-    kinds = [group.kind for group in groups]
-    for group, kind in zip(groups, kinds):
-        if kind == "void":
-            remedy = "255 is often 'void', pixels to be left out, but here every pixel is scored: set it to a"
-            remedy += " class, such as mask[mask == 255] = 0, or give every mask class numbers, mask // 255"
-            raise DataError("E404", f"{name}: {group.text(origins)}; {remedy}.")
-        if kind == "unclear":
-            remedy = f"above {UNNAMED_CLASSES} give classes, or masks of class numbers, saved without loss"
-            remedy += " (PNG, not JPEG; greys at edges: mask > 127). Or were images and masks swapped?"
-            raise DataError("E404", f"{name}: {group.text(origins)}; {remedy}")
-    values = [group for group, kind in zip(groups, kinds) if kind != "numbers"]
-    numbers = [
-        g for g, kind in zip(groups, kinds) if kind == "numbers" and len(g.values) and g.values[-1] > 1
-    ]
+    if unclear := next((group for group in groups if group.kind == "unclear"), None):
+        remedy = (
+            "labels are class numbers, or two values. Set pixels of 255 that mean 'void' to a class, such"
+        )
+        remedy += f" as mask[mask == 255] = 0; above {UNNAMED_CLASSES} give classes, or masks saved without"
+        remedy += " loss (PNG, not JPEG; greys at edges: mask > 127). Or were images and masks swapped?"
+        raise DataError("E404", f"{name}: {unclear}; {remedy}")
+    values = [group for group in groups if group.kind == "two values"]
+    numbers = [group for group in groups if group.kind == "numbers" and group.values[-1] > 1]
     other = next((g for g in values if numbers or g.foreground != values[0].foreground), None)
     if other:
-        texts = " and ".join(group.text(origins) for group in (numbers[:1] or values[:1]) + [other])
+        texts = " and ".join(map(str, [(numbers or values)[0], other]))
         remedy = "which of them mean the same is not to be seen. Save all masks with the numbers of classes"
         raise DataError("E404", f"{name}: {texts}; {remedy}.")
-    _add_notes(groups, kinds, notes)
+    sites: dict[str, list[str]] = {}
+    for group in groups:
+        if group.values[-1] > 0:
+            sites.setdefault(group.rule, []).append(group.site)
+    for rule, named in sites.items():
+        if len(sites) > 1:
+            notes.append(("labels", f"masks of {abbreviate(named, 5)} {rule}"))
+        elif not rule.startswith(("hold class", "hold 0 and 255,")):
+            notes.append(("labels", f"masks {rule}"))
     if not values:
         return parts
     numbered = [np.zeros(y.shape, np.uint8) for y in parts]
-    for group, kind in zip(groups, kinds):
-        border = UNNAMED_CLASSES if len(group.values) < 2 else int(group.values[-1])
-        for y, masks, rows in zip(numbered, group.masks, group.rows):
-            y[rows] = masks if kind == "numbers" else masks >= border
+    for group in groups:
+        for y, masks, rows in zip(numbered, parts, group.rows):
+            y[rows] = masks[rows] if group.kind == "numbers" else masks[rows] == group.values[-1]
     return numbered
-
-
-def _add_notes(groups: list[_SiteMasks], kinds: Sequence[str], notes: list[Note]) -> None:
-    """Adds notes on the conversion of values that are no class numbers, by site if sites differ."""
-    sites: dict[str, list[str]] = {}
-    for group, kind in zip(groups, kinds):
-        rule = f"hold {_value_list(group.values)}, read as background and foreground"
-        rule = "hold class numbers, which were kept" if kind == "numbers" else rule
-        if len(group.values) and group.values[-1] > 0:
-            sites.setdefault(rule, []).append(group.site)
-    for rule, names in sites.items():
-        if len(sites) > 1:
-            notes.append(("labels", f"masks of {abbreviate(names, 5)} {rule}"))
-        elif not rule.startswith(("hold class", "hold 0 and 255,")):
-            notes.append(("labels", f"masks {rule}"))
 
 
 def _value_list(values: np.ndarray) -> str:

@@ -15,7 +15,6 @@ Letters: N samples.
 
 from __future__ import annotations
 
-import io
 import mmap
 import os
 import tempfile
@@ -23,7 +22,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import IO, Any, Literal, cast
@@ -31,7 +29,6 @@ from typing import IO, Any, Literal, cast
 import numpy as np
 
 from unskew.errors import DataError, excerpt
-from unskew.system import disk
 from unskew.system.machine import usable_memory
 
 READ_BLOCK = 1 << 22
@@ -284,16 +281,6 @@ def map_samples(x: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> np
     """The samples after a function that acts on each separately; samples on disk are changed when they are
     read."""
     return cast(np.ndarray, replace(x, changes=(*x.changes, change))) if isinstance(x, Rows) else change(x)
-
-
-def write_rows(x: Rows, path: Path) -> None:
-    """Write samples as float32 into a .npy file, block by block. Raises Paused (E203) on a full disk, and
-    DataError (E413) for rows that cannot be read."""
-    header = io.BytesIO()
-    form = {"descr": "<f4", "fortran_order": False, "shape": x.shape}
-    np.lib.format.write_array_header_1_0(header, form)
-    pieces = (x[rows].reshape(-1).astype("<f4").view(np.uint8).data for rows in row_blocks(x.shape))
-    disk.replace_piecewise(path, chain([header.getvalue()], pieces), x.nbytes)
 
 
 def mapped_rows(x: np.ndarray, full: int | None) -> np.ndarray | None:
