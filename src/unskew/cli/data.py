@@ -63,12 +63,12 @@ def get(
     usual = os.environ.get("UNSKEW_DATA")
     folder = out or Path(usual or "data")
     with _download_progress() as report:
-        got = downloads.get(name, origin, folder, report)
-    print(got.path)
-    for remark in got.remarks:
+        path, remarks = downloads.get(name, origin, folder, report)
+    print(path)
+    for remark in remarks:
         print(f"note  {remark}")
     by_name = usual and Path(usual).resolve() == folder.resolve()
-    print(f"next  unskew data check {name if by_name else got.path}")
+    print(f"next  unskew data check {name if by_name else path}")
 
 
 @contextmanager

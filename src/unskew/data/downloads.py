@@ -34,7 +34,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from unskew.data.files.archives import Archive, read_unpacked
+from unskew.data.files.archives import read_unpacked
 from unskew.data.samples.conversion import damage_as_error
 from unskew.data.samples.dataset import Dataset
 from unskew.errors import DataError, UsageError, excerpt, suggestion
@@ -48,12 +48,13 @@ class Recipe:
     """The conversion of a data set.
 
     source: its origin, with the licence if one is stated.
-    read: makes the set with this name from the files at a path; raises DataError (E401, E402).
+    read: makes the set with this name from the files at a path; raises DataError (E401, E402). None for an
+    original that is an archive as `unskew.data.npz` reads it.
     originals: the published SHA-256, or MD5, of every original file by its address.
     """
 
     source: str
-    read: Callable[[Path, str], Dataset]
+    read: Callable[[Path, str], Dataset] | None
     originals: Mapping[str, str]
 
     @property
@@ -311,19 +312,6 @@ MEDMNIST = {
 """The MD5 of each file with images of 28 x 28, as version 3.0.2 of MedMNIST publishes them."""
 
 
-def medmnist(path: Path, name: str) -> Dataset:
-    """Images uint8 [N, 1 or 3, 28, 28]; the validation images are left out."""
-    archive = Archive(path / f"{name}.npz" if path.is_dir() else path)
-    images = [archive[f"{part}_images"] for part in ("train", "test")]
-    labels = [archive[f"{part}_labels"] for part in ("train", "test")]
-    if any(x.dtype != np.uint8 or x.ndim not in (3, 4) or y.size != len(x) for x, y in zip(images, labels)):
-        raise damaged(f"{path} holds other arrays than images of bytes with a label each")
-    x, x_test = (x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2)) for x in images)
-    y, y_test = (y.reshape(-1).astype(np.int64) for y in labels)
-    classes = tuple(map(str, range(int(max(y.max(), y_test.max())) + 1)))
-    return Dataset(name, x, y, x_test, y_test, classes)
-
-
 _KRIZ = "www.cs.toronto.edu/~kriz"
 _DIGITS = {
     "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -384,7 +372,7 @@ RECIPES: dict[str, Recipe] = {
 } | {
     name: Recipe(
         f"medmnist.com ({'CC BY 4.0' if name != 'dermamnist' else 'CC BY-NC 4.0'})",
-        medmnist,
+        None,
         _at("https://zenodo.org/records/10519652/files", {f"{name}.npz": md5}),
     )
     for name, md5 in MEDMNIST.items()
@@ -398,21 +386,14 @@ Report = Callable[[str, int, int], None]
 """Receives a file's name, the bytes that have arrived, and the bytes that it has, 0 if unknown."""
 
 
-@dataclass(frozen=True)
-class WrittenSet:
-    """path: the .npz file. dataset: its content. remarks: on its source, and on what was not compared with a
-    published digest."""
-
-    path: Path
-    dataset: Dataset
-    remarks: tuple[str, ...]
-
-
 def get(
     name: str, origin: Path | None, out: Path, report: Report = lambda *_: None, recipe: Recipe | None = None
-) -> WrittenSet:
-    """Write NAME.npz into a folder. origin: the archive or folder; None downloads it to `out/originals`.
-    report: receives the progress of a download. recipe: by default that of the name.
+) -> tuple[Path, list[str]]:
+    """Write NAME.npz into a folder: (the file; remarks on its source, and on what was not compared with a
+    published digest).
+
+    origin: the archive or folder; None downloads it to `out/originals`. report: receives the progress of a
+    download. recipe: by default that of the name.
 
     Raises UsageError: E125 for an unknown name, E161 for a file that exists or cannot be written; DataError:
     E402 for a missing origin or a download that fails, E401 for another set, a refused archive or a digest
@@ -430,16 +411,19 @@ def get(
         if not origin.exists():
             raise DataError("E402", f"there is no {origin}.")
         compared = _is_compared(origin, recipe)
-        dataset = recipe.read(origin, name)
+        if recipe.read:
+            content = _archive_bytes(recipe.read(origin, name))
+        else:
+            content = open_files(origin).read(f"{name}.npz") if origin.is_dir() else origin.read_bytes()
         out.mkdir(parents=True, exist_ok=True)
-        disk.replace(path, _archive_bytes(dataset))
+        disk.replace(path, content)
     except OSError as error:
         why = f"{error.filename or out} cannot be written or read: {error.strerror or error}"
         raise UsageError("E161", f"{why}. Name another folder: --out.") from error
     remarks = [f"from {recipe.source}"]
     if not compared:
         remarks.append(f"no digest of {origin.name} is published that we know, so it was not compared")
-    return WrittenSet(path, dataset, tuple(remarks))
+    return path, remarks
 
 
 def _is_compared(origin: Path, recipe: Recipe) -> bool:
