@@ -189,6 +189,7 @@ def map_npy(path: Path) -> np.ndarray:
 AxisOrder = Literal["auto", "channels first", "channels last", "time first"]
 """The order of the axes behind that of the samples; "channels last" also for images without channels, "time
 first" for series [N, time, features], "auto" if it follows from the shape."""
+LAYOUT_HINT = "name the layout, unskew.data.take(data, layout=...) or PATH(layout=...)"
 LEAST_SIDE = 8
 CHANNEL_COUNTS = (1, 2, 3, 4)
 SERIES_RATIO = 8
@@ -219,18 +220,17 @@ def check_axes(name: str, x: np.ndarray, masks: bool = False, series: bool = Tru
     subject = f"{name}: x is {list(x.shape)}"
     if x.ndim == 1:
         raise DataError("E403", f"{subject}; write x[:, None] for samples with one column.")
-    escape = "or layout='channels first' in unskew.data.take if the second axis does hold channels"
+    escape = f"or {LAYOUT_HINT}: 'channels last', or 'channels first' if the second axis does hold channels"
     channels_last = x.ndim == 4 and x.shape[-1] in CHANNEL_COUNTS and x.shape[1] not in CHANNEL_COUNTS
     if channels_last and _are_sides(x.shape[1:3], 4):
         text = f"{subject}, which looks like [N, H, W, channels]"
         raise DataError("E403", f"{text}; write x.transpose(0, 3, 1, 2), {escape}.")
     if x.ndim == 3 and (masks or _are_sides(x.shape[1:], 2)):
         text = f"{subject}, which looks like images [N, H, W] without channels; write x[:, None]"
-        raise DataError("E403", f"{text}, {escape}, layout='time first' if it holds time.")
+        raise DataError("E403", f"{text}, {escape}, 'time first' if it holds time.")
     if series and x.ndim == 3 and _may_be_series(*x.shape[1:]):
         text = f"{subject}: {x.shape[1]} channels, or {x.shape[1]} points in time of {x.shape[2]} features?"
-        remedy = "Name the layout, unskew.data.take(data, layout=...) or PATH(layout=...)"
-        raise DataError("E403", f"{text} {remedy}: 'channels first' or 'time first'.")
+        raise DataError("E403", f"{text} Please {LAYOUT_HINT}: 'channels first' or 'time first'.")
 
 
 def _may_be_series(first: int, second: int) -> bool:
