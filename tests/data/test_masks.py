@@ -204,3 +204,35 @@ def test_two_values_are_background_and_foreground(values):
     assert np.array_equal(d.y, y == values[1])
     assert d.intake
     assert f"masks hold {values[0]} and {values[1]}, read as background and foreground" in str(d.intake.notes)
+
+
+def test_named_classes_decide_whether_values_are_numbers():
+    """Two names are background and foreground, whatever their values; of three, which value means which is
+    not guessed."""
+    x, y, _ = two_sites((0, 255), (0, 255))
+    d = data.arrays(x, y, classes=["background", "vessel"], test=0)
+    assert d.classes == ("background", "vessel")
+    assert np.array_equal(d.y, y > 0)
+    with pytest.raises(DataError, match=r"E404 .* is 255; 3 classes"):
+        data.arrays(x, y, classes=["background", "vessel", "disc"])
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ((1, 255), "hold 1 and 255"),
+        ((-1, 40), "hold -1 and 40"),
+        ((0, np.inf), "they must be whole numbers from 0"),
+    ],
+)
+def test_values_that_may_mean_other_things_are_refused(values, told):
+    """Class 1 and 255 for 'void', or -1 for 'void', are no background and foreground."""
+    x, y, _ = two_sites(values, values)
+    with pytest.raises(DataError, match=rf"E404 .*{told}"):
+        data.arrays(x, y)
+
+
+def test_sites_whose_backgrounds_differ_are_refused():
+    x, y, site = two_sites((40, 255), (0, 255))
+    with pytest.raises(DataError, match=r"E404 .*lyon hold 40 and 255 .*which of them mean the same"):
+        data.arrays(x, y, columns={"site": site})
