@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from unskew.data.files import cells
-from unskew.data.kinds.masks import MaskOrigin, as_masks
+from unskew.data.kinds.masks import as_masks
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import NO_LABEL, Target, check_targets
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
@@ -59,18 +59,12 @@ class Labels:
     unnamed: bool = False
 
 
-def read_labels(
-    name: str,
-    ys: tuple[Any, Any],
-    ndim: int,
-    classes: Sequence[str] | None,
-    origins: Sequence[MaskOrigin] = (),
-) -> Labels:
+def read_labels(name: str, ys: tuple[Any, Any], ndim: int, classes: Sequence[str] | None) -> Labels:
     """The labels of training and test samples, numbered together.
 
     name: name of the set, for messages. ys: labels of both parts, the second None without a test set. ndim:
     axes of the samples' array.
-    classes: names of all classes if they are known. origins: sites of both parts, if they are known.
+    classes: names of all classes if they are known.
     Raises DataError (E404) for labels that cannot be read.
     """
     parts = [_flat_labels(name, array_of(y), ndim) for y in ys if y is not None]
@@ -81,7 +75,7 @@ def read_labels(
     width = max((y.shape[1] for y in parts if _are_flags(y, ndim)), default=0)
     parts, counted = [_without_one_hot(name, y, ndim, notes) for y in parts], False
     if any(y.ndim > 1 for y in parts):
-        parts, names = as_masks(name, parts, names, notes, origins)
+        parts, names = as_masks(name, parts, names, notes)
     elif any(y.dtype.kind in "US" for y in parts):
         parts, names = _word_labels(name, parts, names, notes)
     else:

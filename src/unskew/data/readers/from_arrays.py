@@ -26,7 +26,6 @@ from unskew.data.kinds.labels import (
     read_targets,
     read_token_labels,
 )
-from unskew.data.kinds.masks import MaskOrigin
 from unskew.data.samples.conversion import (
     AxisOrder,
     array_of,
@@ -102,7 +101,7 @@ def arrays(
     if layout == "auto" and np.shape(y) == samples[0].shape and samples[0].ndim == 3:
         check_axes(name, samples[0], masks=True)
     places = [token_input(part, inputs, y) for part in samples] if inputs else samples
-    labels = _read_labels(name, (y, y_test), places, classes, target, _origins(columns, test_columns))
+    labels = _read_labels(name, (y, y_test), places, classes, target)
     if layout == "auto":
         for part in samples:
             check_axes(name, part, masks=labels.y.ndim == 3)
@@ -213,14 +212,13 @@ def _read_labels(
     xs: Sequence[np.ndarray],
     classes: Sequence[str] | None,
     target: str | Target | None,
-    origins: tuple[MaskOrigin, MaskOrigin],
 ) -> Labels:
     """The labels: classes, or numbers if a target is named, or several labels a sample if it names
     several columns of zeros and ones."""
     if target is None:
         if are_token_labels(ys[0], xs[0], classes):
             return read_token_labels(name, xs, ys, classes)
-        return read_labels(name, ys, xs[0].ndim, classes, origins)
+        return read_labels(name, ys, xs[0].ndim, classes)
     names = split_names(target if isinstance(target, str) else target.name)
     if len(names) > 1 and np.ndim(ys[0]) == 2 and not are_several_numbers(ys):
         return read_multilabels(name, ys, names)
@@ -240,17 +238,6 @@ def _hold_out(dataset: Dataset, share: float) -> Dataset:
         text = f"{quantity(copies, 'sample')} of {len(x):,} identical to another; they are on one side of"
         notes.append(("note", f"{text} the test split"))
     return split.with_notes(*notes)
-
-
-def _origins(
-    columns: Mapping[str, Any] | None, test_columns: Mapping[str, Any] | None
-) -> tuple[MaskOrigin, MaskOrigin]:
-    """The sites of the training and the test samples, if a column names them."""
-    site = site_column_in(columns or {})
-    train, test = (
-        array_of(c[site]) if site and site in c else None for c in (columns or {}, test_columns or {})
-    )
-    return MaskOrigin(train, "training sample {}".format), MaskOrigin(test, "test sample {}".format)
 
 
 def _scaling_notes(parts: Sequence[np.ndarray]) -> list[Note]:

@@ -54,7 +54,7 @@ from unskew.data.kinds.images import (
     read_each,
 )
 from unskew.data.kinds.labels import sort_classes
-from unskew.data.kinds.masks import MaskOrigin, as_masks, check_palettes, read_mask
+from unskew.data.kinds.masks import as_masks, check_palettes, read_mask
 from unskew.data.kinds.media_files import Conversion, decode_paths
 from unskew.data.kinds.sounds import format_of, length_of
 from unskew.data.readers.from_tables import check_sites, read_label_columns, target_of
@@ -159,9 +159,8 @@ def _read_masks(tree: FolderTree, images: ImageSettings, group: str) -> Dataset:
     x, forms = decode_paths(tree.root.name, paths, into, notes)
     masks = read_each(mask_files, lambda i: read_mask(mask_files[i], images.size, images.fit, forms[i]))
     notes += check_palettes(masks, mask_files)
-    origin = MaskOrigin(sites, lambda i: str(mask_files[i]))
     values = np.stack([mask.values for mask in masks])
-    (y,), classes = as_masks(tree.root.name, [values], None, notes, [origin])
+    (y,), classes = as_masks(tree.root.name, [values], None, notes, [lambda i: str(mask_files[i])])
     columns = {} if sites is None else {"site": sites}
     raw = RawSamples(x, y, classes=classes, columns=columns, form=into, group=group)
     return _dataset_of(tree, [p.image for p in pairs], raw, notes)
