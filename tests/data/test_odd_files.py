@@ -203,15 +203,15 @@ def test_archives_that_announce_far_more_than_their_size_are_refused_unread(
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("0" * (3 << 20), "has a line of more than 524,288 characters"),
-        ("a,label\n1," + "0" * (3 << 20), "has a line of more than 524,288 characters"),
-        ("a,label\n" + "1,0\n" * (3 << 18), "its .* bytes unpack to more than 1,048,576"),
+        ("0" * (1 << 18), "has a line of more than 65,536 characters"),
+        ("a,label\n1," + "0" * (1 << 18), "has a line of more than 65,536 characters"),
+        ("a,label\n" + "1,0\n" * (1 << 16), "its .* bytes unpack to more than 131,072"),
     ],
 )
 def test_a_packed_table_is_not_read_to_the_end_of_what_it_unpacks_to(tmp_path, monkeypatch, content, says):
     """A line is held in memory: 700 KB without an end of line took 2 GB."""
-    monkeypatch.setattr(archives, "SMALL_SIZE", 1 << 20)
-    monkeypatch.setattr(sheets, "LONGEST_LINE", 1 << 19)
+    monkeypatch.setattr(archives, "SMALL_SIZE", 1 << 17)
+    monkeypatch.setattr(sheets, "LONGEST_LINE", 1 << 16)
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(content.encode()))
     with pytest.raises(DataError, match=rf"E401 .*t\.csv\.gz:? {says}"):
         data.read(tmp_path / "t.csv.gz")
