@@ -208,7 +208,7 @@ class Odd:
         ),
         (
             lambda: (BY_NAME, IDS),
-            r"E404 arrays: labels are .*several inputs",
+            r"E404 arrays: labels are int64 .*give one class a sample",
         ),
         (
             lambda: (BY_NAME, Y, {"age": AGES, "image": SCANS.astype(np.float64)[:, :, :4]}, Y),

@@ -34,17 +34,17 @@ READERS = {
 
 @pytest.mark.parametrize("part", range(3))
 def test_inputs_of_every_kind(tmp_path, part):
-    """Of 300 inputs none ends in a traceback, none hangs, no wrong one is taken, no right one
+    """Of 168 inputs none ends in a traceback, none hangs, no wrong one is taken, no right one
     refused."""
     fuzz = Fuzz(tmp_path)
-    numbers = [n for n in range(100 * part, 100 * part + 100) if NAMES[n % len(NAMES)] != STRANGERS]
+    numbers = [n for n in range(60 * part, 60 * part + 60) if NAMES[n % len(NAMES)] != STRANGERS]
     assert not [problem for number in numbers if (problem := fuzz.problem(number))]
 
 
 def test_values_in_the_folders_of_strangers(tmp_path):
     """Of 1,110 altered values and rows 164 ended in E143, nearly all in `report`."""
     fuzz, first = Fuzz(tmp_path), NAMES.index(STRANGERS)
-    numbers = range(first, first + 20 * len(NAMES), len(NAMES))
+    numbers = range(first, first + 12 * len(NAMES), len(NAMES))
     assert not [problem for number in numbers if (problem := fuzz.problem(number))]
 
 
@@ -78,7 +78,3 @@ def test_any_text_is_read_or_refused_in_one_sentence(reader):
 def test_the_harness_judges(called, wrong, problem):
     assert verdict(called, wrong).startswith(problem)
     assert bool(verdict(called, wrong)) == bool(problem)
-
-
-def test_every_kind_is_among_the_cases():
-    assert len(NAMES) == len(set(NAMES)) == 16

@@ -89,22 +89,6 @@ def read_labels(name: str, ys: tuple[Any, Any], ndim: int, classes: Sequence[str
     return Labels(parts[0], y_test, names, tuple(notes), unnamed=classes is None and counted)
 
 
-def label_array(name: str, y: Any) -> np.ndarray:
-    """Labels as an array, not yet converted.
-
-    name: name of the set, for the message. Raises DataError: E404 for lists of unequal lengths and for rows
-    without a column, E403 for anything but an array.
-    """
-    rows = y if isinstance(y, list | tuple) else ()
-    if len({len(row) if isinstance(row, list | tuple | set) else -1 for row in rows}) > 1:
-        remedy = "write a row of as many zeros and ones for each sample, [N, labels]"
-        raise DataError("E404", f"{name}: some samples have more labels than others; {remedy}.")
-    values = array_of(y)
-    if values.ndim > 1 and len(values) and not values.shape[1]:
-        raise DataError("E404", f"{name}: labels are {list(values.shape)}; give one column for each.")
-    return values
-
-
 def _flat_labels(name: str, y: np.ndarray, ndim: int) -> np.ndarray:
     """Labels without a last axis of length 1; objects become words."""
     if y.ndim > 1 and y.shape[1] == 1 and y.ndim in (2, ndim) and y.size:
@@ -115,11 +99,10 @@ def _flat_labels(name: str, y: np.ndarray, ndim: int) -> np.ndarray:
         if empty is not None:
             raise DataError("E404", f"{name}: sample {empty} has no label; {FILL_IN}.")
         y = y.astype(np.float64 if {type(v) for v in values} <= {int, float, bool} else str)
-    if not y.size:
-        return y.astype(np.int64) if y.ndim == 1 else y
-    if y.dtype.kind not in "biufUS":
-        raise DataError("E404", f"{name}: labels are {y.dtype}; write whole numbers from 0, [N], or words.")
-    return y
+    if not y.ndim or (len(y) and (not y.size or y.dtype.kind not in "biufUS")):
+        remedy = "write whole numbers from 0, [N], or words"
+        raise DataError("E404", f"{name}: labels are {y.dtype} {list(y.shape)}; {remedy}.")
+    return y.astype(np.int64) if y.ndim == 1 and not y.size else y
 
 
 def _are_several(name: str, parts: Sequence[np.ndarray], ndim: int) -> bool:

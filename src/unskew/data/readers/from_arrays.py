@@ -20,7 +20,6 @@ from unskew.data.kinds.labels import (
     Labels,
     are_several_numbers,
     are_token_labels,
-    label_array,
     read_labels,
     read_multilabels,
     read_targets,
@@ -94,7 +93,7 @@ def arrays(
     if not 0 <= test < 1:
         raise DataError("E403", f"{name}: test must be at least 0 and below 1; got {test}.")
     samples, inputs, pack_notes = sample_parts(name, (x, y), (x_test, y_test), layout != "auto")
-    y, y_test = label_array(name, y), None if y_test is None else label_array(name, y_test)
+    y, y_test = array_of(y), None if y_test is None else array_of(y_test)
     if inputs:  # each input has been checked
         layout = "channels first"
     samples = [channels_first(part, layout, name) for part in samples]
@@ -284,9 +283,8 @@ def sample_parts(
     """(the training samples and, if there are any, the test samples; the layout of several inputs; notes).
 
     as_is: accept inputs with shapes that look like images with channels last or missing.
-    Raises DataError: E403 if training and test samples differ in their inputs, E404 if labels of several
-    inputs are neither one each nor one for every place of one input; and the errors of `sample_array` and
-    `pack`.
+    Raises DataError (E403) if training and test samples differ in their inputs, and the errors of
+    `sample_array` and `pack`.
     """
     parts = [part for part in (train, test) if part[0] is not None]
     several = [are_inputs(*part) for part in parts]
@@ -295,23 +293,10 @@ def sample_parts(
     if not all(several):
         raise DataError("E403", f"{name}: only one of training and test samples has several inputs.")
     rows = [pack(x, label, as_is) for (x, _), label in zip(parts, (name, f"{name}, test samples"))]
-    for _, y in parts:
-        check_answers(name, label_array(name, y), rows[0].layout)
     if rows[0].layout != rows[-1].layout:
         fault = f"training and test samples differ: {rows[0].layout} and {rows[-1].layout}"
         raise DataError("E403", f"{name}: {fault}; give both alike.")
     return [part.x for part in rows], rows[0].layout, rows[0].notes
-
-
-def check_answers(name: str, y: np.ndarray, layout: Layout) -> None:
-    """Raises DataError (E404) unless labels of samples with several inputs are one each, rows of zeros and
-    ones, or whole numbers for every place of an input that is a sequence."""
-    flags = y.dtype.kind in "biuf" and y.ndim == 2 and bool(((y == 0) | (y == 1)).all())
-    if y.ndim < 2 or flags or (y.ndim == 2 and y.dtype.kind in "iu" and y.shape[1] in layout.lengths):
-        return
-    fault = f"labels are {list(y.shape)}, and samples with several inputs ({layout}) have other labels"
-    remedy = "give [N], rows of zeros and ones, or a whole number for every place of an input"
-    raise DataError("E404", f"{name}: {fault}; {remedy}.")
 
 
 def token_input(x: np.ndarray, layout: Layout, y: np.ndarray) -> np.ndarray:

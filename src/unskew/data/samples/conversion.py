@@ -52,8 +52,6 @@ def array_of(values: Any) -> np.ndarray:
         return values
     if isinstance(values, list | tuple) and values and all(hasattr(v, "detach") for v in values):
         values = [array_of(v) for v in values]
-    if hasattr(values, "toarray"):
-        raise DataError("E403", f"a {type(values).__name__} is no array; give x.toarray().")
     try:
         array = np.asarray(values)
     except ValueError:
