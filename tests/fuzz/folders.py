@@ -32,13 +32,16 @@ def templates(folder: Path, data: Path) -> list[Path]:
     """Runs with measures and with epsilon, and a comparison."""
     folder.mkdir(parents=True)
     shared = ["--data", str(data), "--clients", "4", "--skew", "dirichlet:0.5", "--model", "mlp"]
-    shared += ["--rounds", "2", "--epochs", "1", "--workers", "1"]
+    shared += ["--epochs", "1", "--workers", "1"]
     measures = ("--set", "measure=confusion,diversity,histograms")
-    for name, method, *options in (("r", "flea", *measures), ("p", "feddpms")):
+    for name, method, *options in (
+        ("r", "flea", "--rounds", "2", *measures),
+        ("p", "feddpms", "--rounds", "1"),
+    ):
         run = call("run", method, *shared, *options, "--name", name, cwd=folder)
         assert not run.code, run.text
     assert (folder / "runs" / "p" / "privacy.json").exists()
-    more = ["--seeds", "2", "--no-references", "--tune", "2", "--name", "c"]
+    more = ["--rounds", "2", "--seeds", "2", "--no-references", "--tune", "2", "--name", "c"]
     compared = call("compare", "fedprox", *shared, *more, cwd=folder)
     assert not compared.code, compared.text
     return [folder / "runs" / name for name in ("r", "p", "c")]
