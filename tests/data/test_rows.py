@@ -104,7 +104,7 @@ def test_views_of_a_mapping_are_read_from_their_own_place(tmp_path):
     views = (whole, whole[11:], whole[5:80].reshape(-1, 64))
     for view in views:
         for rows in ([3, 4, 5, 3, 60, 0], [], [5, 4, 4, 60, 61, 62, 0]):
-            assert np.array_equal(mapped_rows(view, None)[np.array(rows, np.int64)], view[rows])
+            assert np.array_equal(mapped_rows(view, None, "x")[np.array(rows, np.int64)], view[rows])
     np.save(tmp_path / "f.npy", np.asfortranarray(X))
     turned, changed = (np.load(tmp_path / n, mmap_mode=m) for n, m in (("f.npy", "r"), ("x.npy", "c")))
     for other in (turned, changed, whole[::-1], whole[:, :, ::3]):

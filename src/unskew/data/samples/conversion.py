@@ -103,21 +103,11 @@ def scale_samples(x: np.ndarray, name: str) -> np.ndarray:
     bits = bits_of(x)
     full = (1 << bits) - 1 if bits else None
     if is_large(x):
-        return rows_of_mapping(x, full, name)
+        return mapped_rows(x, full, name)
     if x.dtype == np.float32:
         return np.array(x) if is_mapped(x) else x
     with np.errstate(over="ignore"):  # values that are too large become infinite, which is refused
         return np.asarray(x.astype(np.float32) if full is None else x.astype(np.float32) / np.float32(full))
-
-
-def rows_of_mapping(x: np.ndarray, full: int | None, name: str) -> np.ndarray:
-    """The rows of a large mapped file, divided by `full` if it is given. Raises DataError (E403) for a
-    mapping in another order than the file's, or that was changed in memory."""
-    rows = mapped_rows(x, full)
-    if rows is None:
-        text = f"{name}: {x.nbytes:,} bytes are mapped in Fortran order, in steps, or with changes (mode 'c')"
-        raise DataError("E403", f"{text}; save the array in C order, and map it with mode 'r'.")
-    return rows
 
 
 def is_large(x: np.ndarray) -> bool:
