@@ -289,18 +289,18 @@ def mapped_rows(x: np.ndarray, full: int | None, name: str) -> np.ndarray:
     Raises DataError: E402 if the file has been removed, E403 if the rows do not follow one another in it, as
     in Fortran order, or if the array may have been changed in memory only.
     """
-    path = x.filename if isinstance(x, np.memmap) and x.mode != "c" else None  # pyright: ignore[reportUnnecessaryComparison]
-    if path is None or not x.flags.c_contiguous:
+    if not isinstance(x, np.memmap) or x.filename is None or x.mode == "c" or not x.flags.c_contiguous:  # pyright: ignore[reportUnnecessaryComparison]
         text = f"{name}: {x.nbytes:,} bytes are mapped in Fortran order, in steps, or with changes (mode 'c')"
         raise DataError("E403", f"{text}; save the array in C order, and map it with mode 'r'.")
     mapping = np.frombuffer(x._mmap, np.uint8)  # type: ignore[attr-defined]
     begins = x.offset - x.offset % mmap.ALLOCATIONGRANULARITY
     offset = begins + x.__array_interface__["data"][0] - mapping.__array_interface__["data"][0]
+    path = Path(x.filename)
     try:
         file = open(path, "rb", buffering=0)  # noqa: SIM115  (closed with its RowFile)
     except FileNotFoundError:
         raise DataError("E402", f"there is no {path}.") from None
-    return cast(np.ndarray, Rows(RowFile(file, Path(path), x.shape, x.dtype, offset, full)))
+    return cast(np.ndarray, Rows(RowFile(file, path, x.shape, x.dtype, offset, full)))
 
 
 def fits_memory(count: int, shape: tuple[int, ...]) -> bool:
