@@ -12,7 +12,7 @@ SOURCE = ROOT / "src" / "unskew"
 PURE = ("core", "merge", "methods", "privacy")
 SEEDED = {"unskew.core.user_parts", "unskew.round.layers", "unskew.runs.resolve"}
 """Modules that seed torch's generator, inside of fork_rng, for builders, layers and hooks of users."""
-UNPICKLER = "unskew.data.downloads.recipes"
+UNPICKLER = "unskew.data.downloads"
 """Its reader refuses all names but three, and imports none."""
 IMPURE = {"os", "time", "random", "logging", "socket", "subprocess"}
 

@@ -169,6 +169,11 @@ def test_how_many_a_sample_asks(text, K, asked):
     assert len(seen) == K or K == 1000
 
 
+def test_clients_of_a_group_answer_with_its_probability():
+    """Of three clients the first group has two."""
+    assert Availability.parse("clustered:1-0").who(1, 3, rng).answered.tolist() == [0, 1]
+
+
 def test_a_period_begins_with_its_first_round():
     who = Availability.parse("persistent:0.5x3")
     answers = [tuple(who.who(t, 64, rng).answered.tolist()) for t in range(1, 8)]

@@ -4,14 +4,17 @@ elsewhere does no harm."""
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import os
 import pickle
 import struct
 import tarfile
+import threading
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +23,8 @@ import pytest
 
 import unskew
 from tests.cli.calling import call
-from unskew.data.downloads import get
-from unskew.data.downloads.recipes import RECIPES, SIGNALS, OriginalSamples, read_pickle
+from unskew.data import Dataset
+from unskew.data.downloads import RECIPES, SIGNALS, download, file_of, get, read_pickle
 from unskew.data.files import archives
 from unskew.errors import DataError
 from unskew.system import disk
@@ -101,7 +104,7 @@ def a_cifar10(
     test = {
         "cifar-10-batches-py/test_batch": pickled({b"data": TEN[:3].reshape(3, -1), b"labels": [0, 1, 2]})
     }
-    names = [f"class {i}".encode() for i in range(9)] + [b"<b>|x"]
+    names = [f"class {i}".encode() for i in range(9)] + [b"class 9"]
     return batches | test | {"cifar-10-batches-py/batches.meta": pickled({b"label_names": names})}
 
 
@@ -118,23 +121,18 @@ def a_har() -> dict[str, bytes]:
     return {f"UCI HAR Dataset/{name}": content for name, content in made.items()}
 
 
-def made(name: str, origin: Path, tmp_path: Path) -> OriginalSamples:
-    return get.get(name, origin, tmp_path / "out").samples
+def made(name: str, origin: Path, tmp_path: Path) -> Dataset:
+    return unskew.data.npz(get(name, origin, tmp_path / "out")[0])
 
 
 def test_cifar10_is_read_by_its_name(tmp_path, monkeypatch):
-    """The card names files and classes as text."""
-    got = get.get("cifar10", tar(tmp_path / "a.tar.gz", a_cifar10()), tmp_path / "out")
-    assert (got.samples.x == TEN).all()
-    assert got.samples.y.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
-    assert got.samples.y.dtype == np.int64
-    card = (tmp_path / "out" / "cifar10.md").read_text()
-    assert r"\<b\>\|x" in card
-    assert "a.tar.gz" in card
-    assert "not compared" in card
+    _, remarks = get("cifar10", tar(tmp_path / "a.tar.gz", a_cifar10()), tmp_path / "out")
+    assert "a.tar.gz" in remarks[1]
+    assert "not compared" in remarks[1]
     monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "out"))
     dataset = unskew.data.read("cifar10")
     assert np.allclose(dataset.x, TEN / np.float32(255))
+    assert dataset.y.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
     assert dataset.mean == (0.4914, 0.4822, 0.4465)
 
 
@@ -159,14 +157,15 @@ def test_idx_files(tmp_path):
         for kind, v in (("images-idx3-ubyte", GREY), ("labels-idx1-ubyte", y))
     }
     samples = made("fashion_mnist", folder(tmp_path / "f", four), tmp_path)
-    assert (samples.x[:, 0] == GREY).all()
+    assert np.allclose(samples.x[:, 0], GREY / np.float32(255))
     assert samples.classes[1] == "Trouser"
 
 
 def test_uci_har_is_read_from_the_zip_in_the_zip(tmp_path, monkeypatch):
     (tmp_path / "h.zip").write_bytes(zipped({"UCI HAR Dataset.zip": zipped(a_har()), "README": b""}))
     monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "out"))
-    made("uci_har", tmp_path / "h.zip", tmp_path)
+    signals = made("uci_har", tmp_path / "h.zip", tmp_path).x[0, 0, 0]
+    assert signals.tolist() == [1000.0 * i for i in range(9)]
     dataset = unskew.data.read("uci_har(signals=2)")
     assert dataset.x.shape == (3, 1, 128, 2)
     assert dataset.x[1, 0, 5].tolist() == [133, 1133]
@@ -268,9 +267,8 @@ def test_a_file_of_a_published_digest_is_verified(tmp_path):
     }
     origin = folder(tmp_path / "f", four)
     digests = {f"https://example.org/{name}": disk.sha256(origin / name) for name in four}
-    got = get.get("mnist", origin, tmp_path / "out", recipe=replace(RECIPES["mnist"], originals=digests))
-    assert "equals the published one" in (tmp_path / "out" / "mnist.md").read_text()
-    assert not any("not compared" in remark for remark in got.remarks)
+    _, remarks = get("mnist", origin, tmp_path / "out", recipe=replace(RECIPES["mnist"], originals=digests))
+    assert len(remarks) == 1
 
 
 def test_the_command_says_what_it_wrote_and_overwrites_nothing(tmp_path, monkeypatch):
@@ -295,5 +293,143 @@ def test_the_command_says_what_it_wrote_and_overwrites_nothing(tmp_path, monkeyp
         assert refused.err.startswith(says), refused.err
         assert refused.err.count("\n") == 1
     assert (tmp_path / "d" / "cifar10.npz").read_bytes() == before
-    again = get.get("cifar10", tmp_path / "a.tar.gz", tmp_path / "again")
-    assert again.files[0].read_bytes() == before
+    again, _ = get("cifar10", tmp_path / "a.tar.gz", tmp_path / "again")
+    assert again.read_bytes() == before
+
+
+def test_a_file_of_medmnist_is_read_and_kept_as_it_is(tmp_path):
+    """Channels come last, or are missing, and labels are [N, 1]; a class that only the test part has is one."""
+    y, colours = np.arange(10, dtype=np.uint8)[:, None] % 2, TEN.transpose(0, 2, 3, 1)
+    labels = {"train_labels": y, "test_labels": np.array([[3], [1]], np.uint8)}
+    recipe = replace(RECIPES["bloodmnist"], originals={})
+    for kind, images, first in (("colour", colours, TEN), ("grey", colours[..., 0], TEN[:, :1])):
+        (tmp_path / kind).mkdir()
+        original = tmp_path / kind / "bloodmnist.npz"
+        np.savez(original, train_images=images, test_images=images[:2], val_images=images, **labels)
+        for origin in (original, original.parent):
+            path, _ = get("bloodmnist", origin, tmp_path / f"{kind} of {origin.name}", recipe=recipe)
+            assert path.read_bytes() == original.read_bytes()
+        dataset = unskew.data.npz(path)
+        assert np.allclose(dataset.x, first / np.float32(255))
+        assert (dataset.y_test.tolist(), dataset.classes) == ([3, 1], ("0", "1", "2", "3"))
+
+
+def test_a_published_md5_is_compared(tmp_path):
+    (tmp_path / "bloodmnist.npz").write_bytes(b"something else")
+    with pytest.raises(DataError, match=r"E401 bloodmnist.npz has the digest .*7053d0359d"):
+        get("bloodmnist", tmp_path / "bloodmnist.npz", tmp_path / "out")
+
+
+class Server(ThreadingHTTPServer):
+    """Serves `files` by name. cut: sends no more than so many bytes of a reply, though it announces all.
+    ranges: whether it answers requests for a part. asked: the Range header of each request."""
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files, self.cut, self.ranges, self.asked = {}, None, True, []
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    def address(self, name):
+        return f"http://127.0.0.1:{self.server_port}/{name}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        content = self.server.files.get(file_of(self.path))
+        asked = self.headers.get("Range")
+        self.server.asked.append(asked)
+        begin = int(asked.removeprefix("bytes=").rstrip("-")) if asked and self.server.ranges else 0
+        if content is None or begin >= len(content):
+            return self.send_error(404 if content is None else 416)
+        self.send_response(206 if begin else 200)
+        self.send_header("Content-Length", str(len(content) - begin))
+        self.end_headers()
+        self.wfile.write(content[begin:][: self.server.cut])
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def server():
+    server = Server()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def recipe_of(server, *names):
+    """The recipe of CIFAR-10 with these files of the server, of published digests."""
+    digests = {server.address(name): hashlib.sha256(server.files[name]).hexdigest() for name in names}
+    return replace(RECIPES["cifar10"], originals=digests)
+
+
+def test_a_set_is_made_from_its_address_alone(server, tmp_path):
+    server.files["c.tar.gz"] = tar(tmp_path / "a.tar.gz", a_cifar10()).read_bytes()
+    recipe = recipe_of(server, "c.tar.gz")
+    seen = []
+    path, remarks = get("cifar10", None, tmp_path / "out", lambda *progress: seen.append(progress), recipe)
+    size = len(server.files["c.tar.gz"])
+    assert seen[-1] == ("c.tar.gz", size, size)
+    by_hand, _ = get("cifar10", tmp_path / "a.tar.gz", tmp_path / "by-hand", recipe=recipe)
+    assert path.read_bytes() == by_hand.read_bytes()
+    assert len(remarks) == 1
+    path.unlink()
+    get("cifar10", None, tmp_path / "out", recipe=recipe)
+    assert len(server.asked) == 1, "what is there is not downloaded again"
+
+
+def test_a_download_goes_through_no_link(server, tmp_path):
+    """In a folder that several share, a link at the name of the unfinished file led to another one."""
+    server.files["a.bin"] = b"a" * 100
+    (tmp_path / "thesis.txt").write_text("mine")
+    (tmp_path / "a.bin.part").symlink_to(tmp_path / "thesis.txt")
+    with pytest.raises(DataError, match="E402"):
+        download("cifar10", recipe_of(server, "a.bin"), tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_a_download_that_broke_off_is_resumed(server, tmp_path, ranges):
+    server.files["a.bin"], server.cut, server.ranges = bytes(range(256)) * 8, 1000, ranges
+    recipe = recipe_of(server, "a.bin")
+    with pytest.raises(
+        DataError, match=r"E402 .*1,000 of 2,048 bytes; 1,000 bytes are in .*goes on from there"
+    ):
+        download("x", recipe, tmp_path)
+    server.cut = None
+    assert download("x", recipe, tmp_path).read_bytes() == server.files["a.bin"]
+    assert server.asked == [None, "bytes=1000-"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.bin"]
+
+
+def test_another_file_than_the_published_one_is_refused_and_kept_aside(server, tmp_path):
+    server.files["a.bin"] = b"published"
+    recipe = recipe_of(server, "a.bin")
+    server.files["a.bin"] = b"altered"
+    with pytest.raises(DataError, match=r"E401 .*is not the published file.*a\.bin\.refused"):
+        download("x", recipe, tmp_path)
+    assert (tmp_path / "a.bin.refused").read_bytes() == b"altered"
+    assert not (tmp_path / "a.bin").exists()
+    server.files["a.bin"] = b"published"
+    assert download("x", recipe, tmp_path).read_bytes() == b"published"
+
+
+def test_several_files_lie_in_a_folder_of_the_set(server, tmp_path):
+    server.files |= {"a.bin": b"a", "b.bin": b"b"}
+    recipe = recipe_of(server, "a.bin", "b.bin")
+    assert download("x", recipe, tmp_path) == tmp_path / "x"
+    assert {path.name: path.read_bytes() for path in (tmp_path / "x").iterdir()} == server.files
+
+
+def test_an_address_that_does_not_answer_names_the_other_way(server, tmp_path):
+    server.files["a.bin"] = b"a"
+    recipe = recipe_of(server, "a.bin")
+    del server.files["a.bin"]
+    with pytest.raises(DataError, match=r"E402 .*/a\.bin could not be downloaded: .*name it: --from"):
+        download("x", recipe, tmp_path)
+
+
+def test_every_address_has_a_digest_of_its_file():
+    digests = [digest for recipe in RECIPES.values() for digest in recipe.originals.values()]
+    assert {len(bytes.fromhex(digest)) for digest in digests} == {16, 32}  # MD5, SHA-256

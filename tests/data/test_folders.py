@@ -243,6 +243,54 @@ def test_paths_may_have_brackets_and_arguments(tmp_path, monkeypatch):
         data.read("scans")
 
 
+def pairs_of(root, *names, kinds=("images", "masks")):
+    """An image and its mask for each name `FOLDER/*/FILE`, the star standing for images/ or masks/."""
+    for n, name in enumerate(names):
+        for kind, value in zip(kinds, (0, 255)):
+            disc(root / name.replace("*", kind), n, value)
+
+
+def fits(d) -> bool:
+    """Whether every mask is that of its image, as `disc` draws them."""
+    return all(np.array_equal(x[:, 0] * 255 >= 100, y == 1) for x, y in ((d.x, d.y), (d.x_test, d.y_test)))
+
+
+def test_the_innermost_folder_says_what_is_an_image(tmp_path):
+    """A site may be called `scans`."""
+    pairs_of(tmp_path, *(f"{site}/*/{n}.png" for site in ("scans", "lyon") for n in range(4)))
+    d = data.folder(tmp_path, size=16)
+    assert d.labels["site"] == ("lyon", "scans")
+    assert fits(d)
+
+
+def test_sites_of_one_name_in_two_countries_are_two(tmp_path):
+    pairs_of(tmp_path, *(f"{site}/*/{n}.png" for site in ("eu/a", "us/a") for n in range(4)))
+    assert data.folder(tmp_path, size=16).labels["site"] == ("eu/a", "us/a")
+
+
+def test_inner_folders_are_classes_only_if_their_names_recur(tmp_path):
+    """One name that two classes have in common is a site of both; below a single folder the inner ones are
+    classes."""
+    pictures(
+        tmp_path / "class", *(f"{c}/{site}" for c, sites in (("a", "xyz"), ("b", "zwv")) for site in sites)
+    )
+    d = data.folder(tmp_path / "class", size=8)
+    assert d.classes == ("a", "b")
+    assert d.labels["site"] == ("v", "w", "x", "y", "z")
+    pictures(tmp_path / "one", "lyon/a", "lyon/b")
+    d = data.folder(tmp_path / "one", size=8)
+    assert (d.classes, d.labels["site"]) == (("a", "b"), ("lyon",))
+
+
+def test_a_class_without_samples_is_a_class(tmp_path):
+    """Its folder is there, so its number is taken, as at sites that have such samples."""
+    pictures(tmp_path, "a", "c")
+    (tmp_path / "b").mkdir()
+    d = data.folder(tmp_path, size=8)
+    assert d.classes == ("a", "b", "c")
+    assert sorted(set(d.y.tolist())) == [0, 2]
+
+
 X, Y = np.random.default_rng(0).random((20, 3)).astype(np.float32), np.arange(20) % 2
 
 
@@ -279,3 +327,12 @@ def test_arrays_by_path_are_a_set(tmp_path):
     np.save(tmp_path / "samples.npy", X)
     with pytest.raises(DataError, match=r"E401 .*samples.npy holds an array without labels"):
         data.read(tmp_path / "samples.npy")
+
+
+def test_words_of_columns_have_one_numbering_for_training_and_test():
+    x, y = np.zeros((4, 2)), ["a", "b"] * 2
+    given = {"site": ["oslo", "lyon", "lyon", "oslo"]}, {"site": ["porto", "lyon", "oslo", "porto"]}
+    d = data.arrays(x, y, x, y, columns=given[0], test_columns=given[1])
+    assert d.labels["site"] == ("lyon", "oslo", "porto")
+    assert d.columns["site"].tolist() == [1, 0, 0, 1]
+    assert d.test_columns["site"].tolist() == [2, 0, 1, 2]

@@ -1,5 +1,5 @@
-"""DataFrames of several clients or parts: a column of numbers means one column and one word, and no row gets
-lost.
+"""Several clients or parts: a column of numbers of their DataFrames means one column and one word, labels are
+matched by the names of classes, and no row gets lost.
 """
 
 import numpy as np
@@ -192,3 +192,48 @@ def test_test_rows_given_apart_belong_to_the_sites_that_they_name():
         federation = data.build(dataset, "column:site", 2, np.random.default_rng(0), np.random.default_rng(0))
         rows = {federation.name_of(k): federation.test[k].tolist() for k in range(2)}
         assert rows == {name: np.flatnonzero(where == name).tolist() for name in ("north", "south")}
+
+
+X = RNG.random((N, 1, 4, 4)).astype(np.float32)
+
+
+class Folder:
+    """What torchvision's ImageFolder is to us: classes by name, and labels by number."""
+
+    def __init__(self, words, classes):
+        self.words, self.classes = words, classes
+
+    def __len__(self):
+        return len(self.words)
+
+    def __getitem__(self, i):
+        return X[i], self.classes.index(self.words[i])
+
+
+def words(*kinds, n=N):
+    return [kinds[i % len(kinds)] for i in range(n)]
+
+
+def named(dataset, y):
+    return [dataset.classes[int(label)] for label in y]
+
+
+def test_a_test_set_that_lacks_a_class_is_matched_by_names():
+    of_train, of_test = words("bird", "cat", "dog"), words("cat", "dog", n=20)
+    dataset = data.take((Folder(of_train, ["bird", "cat", "dog"]), Folder(of_test, ["cat", "dog"])))
+    assert named(dataset, dataset.y) == of_train
+    assert named(dataset, dataset.y_test) == of_test
+    assert "matched by their names" in told(dataset)
+    same = data.take((Folder(of_train, ["bird", "cat", "dog"]), Folder(of_train, ["bird", "cat", "dog"])))
+    assert "matched by their names" not in told(same)
+
+
+def test_clients_and_their_common_test_set_are_matched_by_names():
+    clients = {
+        "north": Folder(words("cat", "dog"), ["cat", "dog"]),
+        "south": Folder(words("dog", "ant"), ["ant", "dog"]),
+    }
+    dataset = data.take((clients, Folder(words("ant", n=10), ["ant"])))
+    assert dataset.classes == ("cat", "dog", "ant")
+    assert named(dataset, dataset.y) == [*words("cat", "dog"), *words("dog", "ant")]
+    assert named(dataset, dataset.y_test) == words("ant", n=10)

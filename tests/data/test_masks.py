@@ -148,55 +148,31 @@ def two_sites(one, other):
     return x, np.concatenate([drawn(one), drawn(other)]), np.repeat(["lyon", "oslo"], 6)
 
 
-@pytest.mark.parametrize("values", [(0, 1), (0, 255), (0, 65_535)])
-def test_sites_with_black_and_white_in_other_numbers_keep_their_foreground(values):
-    """Masks of 0 and 1 beside masks of 0 and 255 were thresholded together, and a site lost its
-    foreground."""
-    x, y, site = two_sites(values, (0, 255))
-    d = data.arrays(x, y, columns={"site": site}, test=0)
-    assert d.classes == ("background", "foreground")
-    assert np.array_equal(d.y, y > 0)
-    assert d.intake
-    texts = [text for _, text in d.intake.notes]
-    assert (
-        f"masks of lyon hold {values[0]} and {values[1]}, read as background and foreground" in texts
-    ) == (values[1] > 255)
-    assert ("masks of lyon hold class numbers, which were kept" in texts) == (values[1] == 1)
-    clients = data.take({"lyon": (x[:6], y[:6]), "oslo": (x[6:], y[6:])})
-    assert isinstance(clients, data.Dataset)
-    assert clients.y.mean() == clients.y_test.mean() == 0.5
-
-
 @pytest.mark.parametrize(
-    ("one", "other", "told"),
+    ("one", "other", "says"),
     [
-        (
-            (0, 1, 2),
-            (0, 255),
-            "masks of lyon hold 0, 1 and 2 .*masks of oslo hold 0 and 255",
-        ),
-        (
-            (0, 128),
-            (0, 255),
-            "masks of lyon hold 0 and 128 .*masks of oslo hold 0 and 255",
-        ),
-        (
-            (0, 1, 255),
-            (0, 1),
-            r"masks of lyon hold 0, 1 and 255 \(training sample 0\); 255 is often 'void'",
-        ),
+        ((0, 1), (0, 255), "masks hold 0, 1 and 255"),
+        ((0, 1, 2), (0, 255), "masks hold 0, 1, 2 and 255"),
+        ((0, 128), (0, 255), "masks hold 0, 128 and 255"),
+        ((40, 255), (0, 255), "masks hold 0, 40 and 255"),
+        ((1, 255), (1, 255), "masks hold 1 and 255"),
+        ((-1, 40), (-1, 40), "masks hold -1 and 40"),
+        ((0, np.inf), (0, 1), "they must be whole numbers from 0"),
     ],
 )
-def test_sites_whose_masks_contradict_each_other_are_refused(one, other, told):
-    """Values of other sites, or 255 for 'void', became foreground or background without a word."""
+def test_values_that_may_mean_other_things_are_refused_with_an_example(one, other, says):
+    """Masks of 0 and 1 beside masks of 0 and 255 were thresholded together, and a site lost its foreground; class
+    1 and 255 for 'void', or -1 for 'void', are no background and foreground."""
     x, y, site = two_sites(one, other)
-    with pytest.raises(DataError, match=f"E404 .*{told}"):
+    with pytest.raises(DataError, match=rf"E404 .*{says}") as refused:
         data.arrays(x, y, columns={"site": site})
-    with pytest.raises(DataError, match=r"E404 .*masks of 0 hold"):
+    first = 0 if one[-1] == max(*one, *other) else 6
+    assert "whole numbers" in says or f"(training sample {first})" in str(refused.value)
+    with pytest.raises(DataError, match=rf"E404 .*{says}"):
         data.take({"lyon": (x[:6], y[:6]), "oslo": (x[6:], y[6:])})
 
 
-@pytest.mark.parametrize("values", [(0, 128), (0, 100), (0, 254), (30, 200)])
+@pytest.mark.parametrize("values", [(0, 128), (0, 100), (0, 254), (30, 200), (0, 65_535)])
 def test_two_values_are_background_and_foreground(values):
     """Masks of 0 and 65,535 or of 0 and 128 were refused."""
     x, y, _ = two_sites(values, values)
@@ -204,3 +180,14 @@ def test_two_values_are_background_and_foreground(values):
     assert np.array_equal(d.y, y == values[1])
     assert d.intake
     assert f"masks hold {values[0]} and {values[1]}, read as background and foreground" in str(d.intake.notes)
+
+
+def test_named_classes_decide_whether_values_are_numbers():
+    """Two names are background and foreground, whatever their values; of three, which value means which is
+    not guessed."""
+    x, y, _ = two_sites((0, 255), (0, 255))
+    d = data.arrays(x, y, classes=["background", "vessel"], test=0)
+    assert d.classes == ("background", "vessel")
+    assert np.array_equal(d.y, y > 0)
+    with pytest.raises(DataError, match=r"E404 .* is 255; 3 classes"):
+        data.arrays(x, y, classes=["background", "vessel", "disc"])

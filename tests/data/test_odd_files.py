@@ -203,15 +203,15 @@ def test_archives_that_announce_far_more_than_their_size_are_refused_unread(
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("0" * (3 << 20), "has a line of more than 524,288 characters"),
-        ("a,label\n1," + "0" * (3 << 20), "has a line of more than 524,288 characters"),
-        ("a,label\n" + "1,0\n" * (3 << 18), "its .* bytes unpack to more than 1,048,576"),
+        ("0" * (1 << 18), "has a line of more than 65,536 characters"),
+        ("a,label\n1," + "0" * (1 << 18), "has a line of more than 65,536 characters"),
+        ("a,label\n" + "1,0\n" * (1 << 16), "its .* bytes unpack to more than 131,072"),
     ],
 )
 def test_a_packed_table_is_not_read_to_the_end_of_what_it_unpacks_to(tmp_path, monkeypatch, content, says):
     """A line is held in memory: 700 KB without an end of line took 2 GB."""
-    monkeypatch.setattr(archives, "SMALL_SIZE", 1 << 20)
-    monkeypatch.setattr(sheets, "LONGEST_LINE", 1 << 19)
+    monkeypatch.setattr(archives, "SMALL_SIZE", 1 << 17)
+    monkeypatch.setattr(sheets, "LONGEST_LINE", 1 << 16)
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(content.encode()))
     with pytest.raises(DataError, match=rf"E401 .*t\.csv\.gz:? {says}"):
         data.read(tmp_path / "t.csv.gz")
@@ -299,3 +299,49 @@ def test_volumes_to_predict_from_are_called_by_their_paths_and_are_no_masks(tmp_
         "scan_seg.nii slice 0",
         "scan_seg.nii slice 1",
     ]
+
+
+PIXELS = RNG.integers(0, 256, (20, 8, 8, 3)).astype(np.uint8)
+COLOURS = [Image.fromarray(np.repeat(np.repeat(p[:2, :2], 4, 0), 4, 1)) for p in PIXELS]
+
+
+class Images:
+    """A Dataset of images as Pillow has them."""
+
+    def __init__(self, images):
+        self.images = images
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, i):
+        return self.images[i], i % 2
+
+
+def samples(images):
+    dataset = data.take({"train": Images(images), "test": Images(images[:2])})
+    return dataset.x, " ".join(text for _, text in dataset.intake.notes)
+
+
+@pytest.mark.parametrize("mode", ["P", "CMYK"])
+def test_a_palette_is_read_as_its_colours(mode):
+    plain, _ = samples(COLOURS)
+    other, _ = samples([image.quantize(4) if mode == "P" else image.convert(mode) for image in COLOURS])
+    assert other.shape == plain.shape
+    assert np.abs(other - plain).max() < 0.02
+
+
+def test_grey_images_among_coloured_ones_are_read_in_colour():
+    mixed, _ = samples([image.convert("L") if i % 3 == 2 else image for i, image in enumerate(COLOURS)])
+    assert mixed.shape == (20, 3, 8, 8)
+    assert np.array_equal(mixed[1], samples(COLOURS)[0][1])
+    assert np.array_equal(mixed[2, 0], mixed[2, 2])
+
+
+def test_an_image_of_more_pixels_than_memory_is_meant_for_is_refused(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        Image.new("L", (9, 9)).save(tmp_path / name / "1.png")
+    monkeypatch.setattr("unskew.data.kinds.images.MOST_PIXELS", 80)
+    with pytest.raises(DataError, match=r"E401 .*1\.png has 9 x 9 pixels; at most 80 are decoded"):
+        data.folder(tmp_path, size=8)

@@ -351,6 +351,13 @@ def test_folders_whose_parts_cannot_be_told_are_refused(tmp_path):
             data.read(tmp_path / name)
     with pytest.raises(DataError, match="E402 there is no "):
         data.read(f"{tmp_path}/none-*.parquet")
+    for name, classes in (("one", ["cat", "dog"]), ("two", ["dog", "cat"])):
+        notes = {"info": {"features": {"y": {"names": classes}}}}
+        arrow.write(tmp_path / "seven" / f"{name}.parquet", given, notes=notes)
+    with pytest.raises(
+        DataError, match=r"E403 .*one.parquet and .*two.parquet number the classes of column 'y'"
+    ):
+        data.read(tmp_path / "seven")
 
 
 def test_damaged_files_and_a_missing_package_are_one_sentence(tmp_path, monkeypatch):
@@ -410,4 +417,4 @@ def test_few_rows_of_long_lists_are_read_at_once(tmp_path, monkeypatch):
     parquet.write_table(pyarrow.table({"x": rows, "label": range(10)}), tmp_path / "t.parquet")
     monkeypatch.setattr("unskew.data.files.parquet.VALUES_AT_ONCE", 1000)
     table = read_shards(tmp_path / "t.parquet")
-    assert [batch.num_rows for _, batch in table.batches(["x"])] == [2] * 5
+    assert [part["x"] for _, part in table.parts(["x"], len)] == [2] * 5

@@ -1,25 +1,49 @@
-"""Sets larger than memory: rows are read when they are wanted, and train to the same bits as in memory."""
+"""Sets larger than memory: rows are read when they are wanted, from .npy files or from a scratch file, and train
+to the same bits as in memory.
+"""
 
+import errno
 import os
+import stat
+import tempfile
+import wave
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
 
 import unskew
 from unskew import data
-from unskew.data.readers import from_npz
-from unskew.data.storage.sample_rows import is_streamed, mapped_rows, moments
-from unskew.errors import DataError
+from unskew.data.readers.from_npz import save_dataset
+from unskew.data.storage import sample_rows
+from unskew.data.storage.sample_rows import is_streamed, mapped_rows, moments, survey_rows
+from unskew.errors import DataError, UsageError
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.integers(0, 256, (90, 1, 8, 8)).astype(np.uint8), np.arange(90) % 3
 X[7] = X[60]
-SETTINGS = {"skew": "dirichlet:0.5", "clients": 3, "rounds": 1, "epochs": 1, "batch": 8}
+SETTINGS = {"skew": "dirichlet:0.5", "clients": 3, "rounds": 1, "epochs": 1, "batch": 8, "lanes": "1"}
 
 
 @pytest.fixture(autouse=True)
 def large(monkeypatch):
-    monkeypatch.setattr("unskew.data.samples.conversion.LARGE", 100)
+    """Files are large from 100 bytes on."""
+    for module in ("conversion", "packing"):
+        monkeypatch.setattr(f"unskew.data.samples.{module}.LARGE", 100)
+
+
+@pytest.fixture
+def little(monkeypatch):
+    """What leaves this process with little memory."""
+
+    def call(memory: int = 1000) -> None:
+        monkeypatch.setattr("unskew.data.storage.sample_rows.usable_memory", lambda: memory)
+
+    return call
 
 
 def on_disk(path, x=X, y=Y):
@@ -80,7 +104,7 @@ def test_views_of_a_mapping_are_read_from_their_own_place(tmp_path):
     views = (whole, whole[11:], whole[5:80].reshape(-1, 64))
     for view in views:
         for rows in ([3, 4, 5, 3, 60, 0], [], [5, 4, 4, 60, 61, 62, 0]):
-            assert np.array_equal(mapped_rows(view, None)[np.array(rows, np.int64)], view[rows])
+            assert np.array_equal(mapped_rows(view, None, "x")[np.array(rows, np.int64)], view[rows])
     np.save(tmp_path / "f.npy", np.asfortranarray(X))
     turned, changed = (np.load(tmp_path / n, mmap_mode=m) for n, m in (("f.npy", "r"), ("x.npy", "c")))
     for other in (turned, changed, whole[::-1], whole[:, :, ::3]):
@@ -108,33 +132,14 @@ def test_what_becomes_of_a_smaller_file_changes_nothing(tmp_path, monkeypatch):
     assert np.array_equal(read.columns["site"], columns)
 
 
-def test_other_processes_find_the_rows_in_files_beside_the_archive_and_no_others(tmp_path):
-    """Facts of an archive said in which file samples lie, so that one from anybody trained on whatever file of
-    this machine it named."""
-    read = on_disk(tmp_path)
-    for one in (read, read.with_constants().standardised()):
-        (tmp_path / "beside").mkdir(exist_ok=True)
-        from_npz.save_dataset(one, tmp_path / "beside" / "data.npz")
-        again = data.read(tmp_path / "beside" / "data.npz")
-        assert np.array_equal(again.x[:], one.x[:])
-        assert np.array_equal(again.x_test[:], one.x_test[:])
-        assert (again.applied, again.intake) == (one.applied, one.intake)
-        assert len(list((tmp_path / "beside").glob("*.npy"))) == 2
-    rows = tmp_path / "beside" / "data.x.npy"
-    rows.write_bytes(rows.read_bytes()[:-9])
-    with pytest.raises(DataError, match=r"E401 .*data\.x\.npy cannot be read as a whole"):
-        data.read(tmp_path / "beside" / "data.npz")
-    rows.unlink()
-    with pytest.raises(DataError, match=r"E402 there is no .*data\.x\.npy"):
-        data.read(tmp_path / "beside" / "data.npz")
-
-
 def test_what_needs_all_samples_at_once_says_so(tmp_path):
     read = on_disk(tmp_path)
     with pytest.raises(DataError, match=r"E142 all 7\d samples of x\.npy would have to be in memory at once"):
         np.asarray(read.x)
     with pytest.raises(DataError, match=r"E103 .* a feature skew needs a set that fits into memory"):
         unskew.run("fedavg", read, **SETTINGS | {"skew": "iid+gamma:1"})
+    with pytest.raises(UsageError, match=r"E109 .* save them as \.npy or Parquet files"):
+        save_dataset(read, tmp_path / "data.npz")
 
 
 def test_constants_are_those_of_the_rows_in_memory(tmp_path, monkeypatch):
@@ -146,3 +151,209 @@ def test_constants_are_those_of_the_rows_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("unskew.data.storage.sample_rows.SUM_BLOCK", 640)
     assert read.with_constants().mean == data.arrays(X, Y).with_constants().mean
     assert np.allclose(moments(x)[1], std)
+
+
+def images(root, n=12, sites=("",)):
+    rng = np.random.default_rng(0)
+    for site in sites:
+        for label in ("a", "b"):
+            (root / site / label).mkdir(parents=True)
+            for i in range(n):
+                pixels = rng.integers(0, 256, (8, 8 + i % 2, 3)).astype(np.uint8)
+                Image.fromarray(pixels).save(root / site / label / f"{i}.png")
+    return f"{root}(size=8)"
+
+
+def sounds(root, n=6):
+    rng = np.random.default_rng(0)
+    for label in ("a", "b"):
+        (root / label).mkdir(parents=True)
+        for i in range(n):
+            with wave.open(str(root / label / f"{i}.wav"), "wb") as file:
+                file.setparams((1, 2, 4000 if i else 8000, 0, "NONE", ""))
+                file.writeframes(rng.integers(-9000, 9000, 900 + i).astype("<i2").tobytes())
+    return str(root)
+
+
+@pytest.mark.parametrize(
+    ("make", "more"),
+    [
+        (images, {"skew": "iid"}),
+        (
+            lambda root: images(root, 6, ("x", "y")),
+            {"skew": "column:site", "clients": 2, "normalise": "dataset"},
+        ),
+        (sounds, {"skew": "iid", "clients": 2}),
+    ],
+)
+def test_files_that_do_not_fit_into_memory_are_decoded_once_and_train_to_the_same_bits(
+    tmp_path, little, make, more
+):
+    """D8: folders were decoded into memory as a whole, whatever their size."""
+    text = make(tmp_path / "set")
+    whole = data.read(text)
+    one = unskew.run("fedavg", text, **SETTINGS | more)
+    little()
+    read = data.read(text)
+    assert is_streamed(read.x)
+    assert not is_streamed(whole.x)
+    assert np.array_equal(read.x_test[:], whole.x_test)
+    assert (read.mean, read.std, read.classes) == (whole.mean, whole.std, whole.classes)
+    assert "; from a file without a name in " in read.intake.notes[-1][1]
+    source, found = read.x.source, read.x.source.survey
+    assert all(
+        np.array_equal(getattr(survey_rows(source.shape, source.read), n), getattr(found, n))
+        for n in vars(found)
+    )
+    notes = [
+        note
+        for note in read.intake.notes
+        if "read when they are wanted: together they would take" not in note[1]
+    ]
+    assert (notes, len(read.intake.notes)) == (list(whole.intake.notes), len(notes) + 1)
+    other = unskew.run("fedavg", text, **SETTINGS | more)
+    assert (other.digest, other.scores()) == (one.digest, one.scores())
+
+
+N = 36
+SCANS = RNG.integers(0, 256, (N, 1, 8, 8), dtype=np.uint8)
+SCANS[7] = SCANS[30]
+AGES, IDS = RNG.normal(size=N).astype(np.float32), RNG.integers(0, 50, (N, 6))
+ANSWERS = np.arange(N) % 2
+INPUTS = {"scan": SCANS, "age": AGES, "ids": IDS}
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.body, self.head = nn.Embedding(50, 2), nn.Linear(64 + 1 + 12, 8), nn.Linear(8, 2)
+
+    def forward(self, scan: Tensor, age: Tensor, ids: Tensor) -> Tensor:
+        flat = [scan.flatten(1), age[:, None], self.table(ids).flatten(1)]
+        return self.head(self.body(torch.cat(flat, 1)).relu())
+
+
+class Items:
+    def __init__(self, rows: range = range(N)):
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> Any:
+        row = self.rows[i]
+        return {name: values[row] for name, values in INPUTS.items()}, int(ANSWERS[row])
+
+
+def mapped(path):
+    for name, values in INPUTS.items():
+        np.save(path / f"{name}.npy", values)
+    return {name: path / f"{name}.npy" for name in INPUTS}
+
+
+FORMS = {
+    "arrays in memory": lambda path: (INPUTS, ANSWERS),
+    "files of .npy": lambda path: data.arrays(mapped(path), ANSWERS),
+    "some in files": lambda path: ({**INPUTS, "scan": np.load(mapped(path)["scan"], mmap_mode="r")}, ANSWERS),
+    "a Dataset": lambda path: Items(),
+}
+
+
+@pytest.fixture(scope="module")
+def theirs():
+    """A run with all samples in memory."""
+    return unskew.run("standardise+scaffold", data.take((INPUTS, ANSWERS)), model=Net(), **SETTINGS)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_inputs_that_memory_does_not_hold_train_to_the_same_bits(form, theirs, tmp_path, little):
+    whole = data.take((INPUTS, ANSWERS))
+    little()
+    read = data.take(FORMS[form](tmp_path))
+    assert is_streamed(read.x)
+    assert read.layout == whole.layout
+    assert np.array_equal(read.x[:], whole.x)
+    assert np.array_equal(read.x_test[:], whole.x_test)
+    assert any(text.startswith("samples are read when they are wanted") for _, text in read.intake.notes)
+    if form != "arrays in memory":
+        ours = unskew.run("standardise+scaffold", read, model=Net(), **SETTINGS)
+        assert (ours.digest, ours.scores()) == (theirs.digest, theirs.scores())
+
+
+def test_clients_may_have_too_many_together(little):
+    half = range(0, N, 2), range(1, N, 2)
+    clients = {name: Items(rows) for name, rows in zip(("north", "south"), half)}
+    theirs = unskew.run("fedavg", clients, model=Net(), rounds=1, epochs=1, batch=8)
+    little(30_000)  # each fits, and both together do not
+    ours = unskew.run("fedavg", clients, model=Net(), rounds=1, epochs=1, batch=8)
+    assert is_streamed(ours.federation.x)
+    assert ours.digest == theirs.digest
+
+
+def test_tokens_may_have_a_label_each(little):
+    labels = np.where(np.arange(6) < 4, IDS % 3, -100)
+    given = {"ids": IDS, "present": IDS > 10}
+    whole = data.arrays(given, labels)
+    little()
+    read = data.arrays(given, labels)
+    assert is_streamed(read.x)
+    assert read.tokens
+    assert np.array_equal(read.y, whole.y)
+    with pytest.raises(DataError, match="E404"):
+        data.arrays(given, labels[:, :4])
+
+
+SCRATCH = RNG.random((60, 2, 3), dtype=np.float32)
+
+
+@pytest.fixture
+def scratch(tmp_path, monkeypatch):
+    monkeypatch.setenv("UNSKEW_SCRATCH", str(tmp_path))
+
+
+def test_samples_are_read_back_in_whatever_order_they_were_written(tmp_path, scratch):
+    """The file has no name, and only its user may read it."""
+    file = sample_rows.SampleSink("x", SCRATCH.shape, in_memory=False)
+    for begin in (40, 0, 20):
+        file.put(begin, SCRATCH[begin : begin + 20])
+    rows = file.samples()
+    assert np.array_equal(rows[:], SCRATCH)
+    assert np.array_equal(rows[[59, 3, 3, 4]], SCRATCH[[59, 3, 3, 4]])
+    expected = survey_rows(SCRATCH.shape, SCRATCH.__getitem__)
+    assert all(np.array_equal(getattr(rows.survey, n), v) for n, v in vars(expected).items())
+    facts = os.fstat(rows.source.file.fileno())
+    assert (facts.st_nlink, stat.S_IMODE(facts.st_mode) & 0o077, facts.st_size) == (0, 0, SCRATCH.nbytes)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_file_is_an_error(scratch):
+    sink = sample_rows.SampleSink("x", SCRATCH.shape, in_memory=False)
+    sink.put(0, SCRATCH)
+    rows = sink.samples()
+    os.truncate(rows.source.file.fileno(), 100)
+    with pytest.raises(DataError, match=r"E413 the copy of x is shorter than when it was checked"):
+        rows[:]
+
+
+def test_a_disk_without_room_is_an_error_that_says_what_to_set(tmp_path, scratch, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    text = rf"E142 x: samples take 0.0 GiB, .*{tmp_path} cannot store them: No space left on device; set UNSKEW_S"
+    with pytest.raises(DataError, match=text):
+        sample_rows.SampleSink("x", SCRATCH.shape, in_memory=False)
+
+
+def test_the_folder_is_the_one_that_is_named(tmp_path, scratch, monkeypatch):
+    assert sample_rows.scratch_folder() == tmp_path
+    monkeypatch.setenv("UNSKEW_SCRATCH", f"{tmp_path}/none")
+    with pytest.raises(DataError, match=r"E402 there is no folder .*none', which UNSKEW_SCRATCH names"):
+        sample_rows.scratch_folder()
+    monkeypatch.delenv("UNSKEW_SCRATCH")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert sample_rows.scratch_folder() == tmp_path
+    monkeypatch.delenv("TMPDIR")
+    monkeypatch.setattr(sample_rows, "DEFAULT_FOLDER", tmp_path / "none")
+    assert sample_rows.scratch_folder() == Path(tempfile.gettempdir())

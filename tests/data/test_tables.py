@@ -243,6 +243,7 @@ def test_the_last_column_is_told_or_refused(read):
         read(text=lines_of(table))
     copied = read(text=lines_of({**rows(), "label": list("ab" * 20), "class": list("cd" * 20)}))
     assert "column 'class' has a value of its own for each class" in data_overview.table(copied)
+    assert "'label'; 'class' counts as a feature, label=class chooses it" in notes(copied)
 
 
 def test_names_in_two_unicode_forms_are_one(read):

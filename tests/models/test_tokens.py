@@ -11,7 +11,6 @@ import unskew
 from unskew import data
 from unskew.config import build
 from unskew.data.clients.federation import Federation
-from unskew.data.standardisation import undo_scaling
 from unskew.errors import UsageError
 from unskew.runs.resolve import federation_of, resolve
 
@@ -73,10 +72,6 @@ def test_a_model_in_a_file_is_known_before_samples_are_scaled(tmp_path):
     federation = federation_of(settings(model=f"{file}:make"), unskew.Method(), data.arrays(x, Y, x, Y))
     assert np.array_equal(federation.x, X)
     assert all(topic != "scaled" for topic, _ in federation.intake.notes)
-    deep = X.astype(np.uint8)[:, None]
-    whole = undo_scaling(data.arrays(deep, Y, deep, Y))
-    assert np.array_equal(whole.x, deep)
-    assert whole.intake.notes[-1] == ("scaled", "not at all: the model looks whole numbers up")  # type: ignore[union-attr]
 
 
 def test_fractions_are_never_looked_up():

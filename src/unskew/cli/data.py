@@ -52,25 +52,23 @@ def get(
     ] = None,
     out: Annotated[Path | None, "the folder to write to [default: UNSKEW_DATA, or data]"] = None,
 ) -> None:
-    """Build a data set of the field from its original files: NAME.npz, and a card with licence, digests and
-    counts.
+    """Build a data set of the field, NAME.npz, from its original files.
 
     Without --from the files are downloaded from their original address to OUT/originals and verified; the
     same command resumes a download that broke off. Nothing is unpacked to a disk, and nothing is unpickled
     unsafely.
     """
-    from unskew.data.downloads import get as downloads
+    from unskew.data import downloads
 
     usual = os.environ.get("UNSKEW_DATA")
     folder = out or Path(usual or "data")
     with _download_progress() as report:
-        got = downloads.get(name, origin, folder, report)
-    for path in got.files:
-        print(path)
-    for remark in got.remarks:
+        path, remarks = downloads.get(name, origin, folder, report)
+    print(path)
+    for remark in remarks:
         print(f"note  {remark}")
     by_name = usual and Path(usual).resolve() == folder.resolve()
-    print(f"next  unskew data check {name if by_name else got.files[0]}")
+    print(f"next  unskew data check {name if by_name else path}")
 
 
 @contextmanager

@@ -131,7 +131,7 @@ def _read_several(path: Path, layout: Layout, form: Mapping[str, Any]) -> NamedS
         expected = "folder with a CSV that lists files" if "beside" in form else ".npz"
         raise DataError("E403", f"{path} is no {expected}; samples with {layout} are read from one.")
     archive = Archive(path)
-    x = archive_inputs_for(layout, archive, path) if layout.named else tuple(archive.values())
+    x = archive_inputs_for(archive, path) if layout.named else tuple(archive.values())
     return [str(i) for i in range(len(pack_to_layout(layout, x, str(path))))], x
 
 

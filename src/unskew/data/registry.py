@@ -11,7 +11,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from unskew.data.downloads.recipes import RECIPES
 from unskew.data.files.archives import archive_path
 from unskew.data.files.sheets import CSV_ENDINGS, table_ending, table_files
 from unskew.data.files.tree import content_of
@@ -52,6 +51,8 @@ def describe() -> dict[str, str]:
 def reader_of(name: str) -> Callable[..., Dataset]:
     """The function that reads a named set. Raises UsageError (E125) if no set has that name."""
     if name not in files():
+        from unskew.data.downloads import RECIPES
+
         if name in RECIPES:
             text = f"there is no data set {excerpt(name)} here, but its original files can be made into one"
             raise UsageError("E125", f"{text}: unskew data get {name} (unskew explain docs/data.md).")

@@ -8,18 +8,16 @@ are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
 from unskew.data.clients.federation import Federation
 from unskew.data.column_statistics import numbers_of_rows, quoted
-from unskew.data.samples.conversion import DEPTHS
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.packing import input_column
 from unskew.data.samples.reading_notes import Note
-from unskew.data.storage.sample_rows import map_samples, moments, select_samples
+from unskew.data.storage.sample_rows import moments, select_samples
 from unskew.errors import UsageError
 
 UNSCALED_ABOVE = 5.0
@@ -62,26 +60,6 @@ def standardise(dataset: Dataset, always: bool, but_images: bool = False, in_pla
     ]
     names = list(reasons) if dataset.layout else None
     return dataset.with_constants(names).standardised().with_notes(*notes)
-
-
-def undo_scaling(dataset: Dataset) -> Dataset:
-    """The set in the whole numbers of its source, for a model that looks them up: scaling by 255 or 65,535
-    is undone."""
-    intake = dataset.intake
-    bits = DEPTHS.get(np.dtype(intake.dtype)) if intake and intake.dtype and dataset.x.ndim > 2 else None
-    if intake is None or bits is None:
-        return dataset
-    x, x_test = (
-        map_samples(part, partial(_whole_numbers, bits=bits)) for part in (dataset.x, dataset.x_test)
-    )
-    notes = tuple(note for note in intake.notes if note[0] != "scaled")
-    unchanged = replace(dataset, x=x, x_test=x_test, intake=replace(intake, notes=notes))
-    return unchanged.with_notes(("scaled", "not at all: the model looks whole numbers up"))
-
-
-def _whole_numbers(x: np.ndarray, bits: int) -> np.ndarray:
-    """The whole numbers of this many bits from which samples in [0, 1] were made."""
-    return np.rint(x * np.float32((1 << bits) - 1))
 
 
 def why_standardise(dataset: Dataset, but_images: bool = False) -> str:

@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-
-from unskew.errors import printable
-
-SPECIAL = re.compile(r"[\\`*_{}\[\]<>|!]")
-
-
-def escape_markdown(text: str) -> str:
-    """A text as one line of literal Markdown; names of classes and data may contain any characters."""
-    return SPECIAL.sub(r"\\\g<0>", printable(text))
 
 
 def block(text: str) -> str:

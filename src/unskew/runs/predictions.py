@@ -127,9 +127,7 @@ def prepare_samples(run: Run, x: Any) -> np.ndarray:
         raise UsageError("E131", f"{text}: {remedy}.")
     if federation.layout:
         named = isinstance(x, Mapping) and federation.layout.named
-        rows = pack_to_layout(
-            federation.layout, archive_inputs_for(federation.layout, x, "predict") if named else x, "predict"
-        )
+        rows = pack_to_layout(federation.layout, archive_inputs_for(x, "predict") if named else x, "predict")
         return _warn_if_scaled(federation, federation.from_natural(rows))
     if isinstance(x, Mapping):
         text = "a dictionary was given; samples have one input, so give an array [N, ...]"

@@ -27,7 +27,7 @@ from unskew.data.data_overview import with_warnings
 from unskew.data.registry import check_text
 from unskew.data.samples.dataset import SAMPLE_WEIGHT, Dataset, validation_of
 from unskew.data.skew import Skew
-from unskew.data.standardisation import standardise, undo_scaling
+from unskew.data.standardisation import standardise
 from unskew.errors import MissingPackage, UsageError
 from unskew.formats.input_layout import Layout
 from unskew.measures import NONE
@@ -93,9 +93,8 @@ def deal_out(
     method.check_task(task_of(dataset.y, target=dataset.target, shape=dataset.shape).name)
     if settings.validation:
         dataset = validation_of(dataset, settings.validation)
-    if not dataset.layout and _has_embedding(settings, dataset, model):
-        dataset = undo_scaling(dataset)
-    elif settings.normalise == "dataset" or (settings.normalise == "auto" and method.normalises != "all"):
+    asks = settings.normalise == "dataset" or (settings.normalise == "auto" and method.normalises != "all")
+    if asks and (dataset.layout or not _has_embedding(settings, dataset, model)):
         itself = method.normalises == "images" and settings.normalise == "auto"
         if dataset.layout or not itself:
             dataset = standardise(dataset, settings.normalise == "dataset", itself, in_place)

@@ -48,9 +48,14 @@ class Presence:
         not independent."""
         return None
 
+    def chances(self, K: int) -> float | np.ndarray:
+        """The probability with which each of K clients answers, or [K]."""
+        return 1.0
+
     def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
-        """The clients of round t, of K. generator: round t's generator, from which later draws continue."""
-        raise NotImplementedError
+        """The clients of round t, of K; by default all are asked, and answer by `chances`. generator: round
+        t's generator, from which later draws continue."""
+        return PresenceDraw(np.arange(K), generator.random(K) < self.chances(K))
 
     def check(self, K: int, rounds: int) -> None:
         """Raises DataError (E124) if the settings name clients or rounds that a run of K clients and
@@ -115,12 +120,12 @@ class Bernoulli(Presence):
     value = ("probability",)
     example = "bernoulli:0.2"
 
-    def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
-        return PresenceDraw(np.arange(K), generator.random(K) < np.full(K, self.probability))
+    def chances(self, K: int) -> float:
+        return self.probability
 
 
 @dataclass(frozen=True)
-class Persistent(Presence):
+class Persistent(Bernoulli):
     """as bernoulli, but drawn once for several rounds"""
 
     probability: Annotated[float, Ge(0), Le(1), "of each client, in each period"]
@@ -134,7 +139,7 @@ class Persistent(Presence):
         # In the period's first round, failures and delays are drawn from this generator afterwards; a second
         # generator of that round would repeat its numbers, and clients that are there would fail.
         period_generator = generator if t == first_of_period else rng(first_of_period)
-        return PresenceDraw(np.arange(K), period_generator.random(K) < np.full(K, self.probability))
+        return super().draw(t, K, period_generator, rng)
 
 
 @dataclass(frozen=True)
@@ -150,10 +155,9 @@ class ClusteredPresence(Presence):
     value = ("probabilities",)
     example = "clustered:0.5-0.3-0.2"
 
-    def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> PresenceDraw:
+    def chances(self, K: int) -> np.ndarray:
         groups = np.array_split(np.arange(K), len(self.probabilities))
-        chances_K = np.concatenate([np.full(len(group), p) for p, group in zip(self.probabilities, groups)])
-        return PresenceDraw(np.arange(K), generator.random(K) < chances_K)
+        return np.repeat(self.probabilities, list(map(len, groups)))
 
 
 @dataclass(frozen=True)

@@ -267,39 +267,34 @@ class ShardTable:
         number = int(np.searchsorted(self.starts, row, "right")) - 1
         return f"row {row - int(self.starts[number])} of {self.shards[number].path}"
 
-    def batches(self, names: Sequence[str], at_once: int = 0) -> Iterator[tuple[int, Any]]:
-        """(number of the first row, an Arrow batch of rows) of these columns, in order. at_once: most rows of
-        a batch, by default COLUMN_ROWS."""
-        begin = 0
-        raw = [self.columns[name].name for name in names]
-        for shard in self.shards:
-            for batch in shard.batches(raw, at_once or COLUMN_ROWS):
-                yield begin, batch
-                begin += batch.num_rows
+    def parts(
+        self, names: Sequence[str], convert: Callable[[Any], T], at_once: int = 0
+    ) -> Iterator[tuple[int, dict[str, T]]]:
+        """(number of the first row, the converted values of each of these columns) of consecutive rows, in
+        order. convert: is called with Arrow arrays. at_once: most rows of a part, by default COLUMN_ROWS.
 
-    def parts(self, column: str, at_once: int = 0) -> Iterator[tuple[int, Any]]:
-        """(number of the first row, Arrow array) of the parts of a column, in order."""
-        for begin, batch in self.batches([column], at_once):
-            yield begin, batch.column(self.columns[column].name)
-
-    def convert_part(self, convert: Callable[[Any], T], array: Any, begin: int) -> T:
-        """The result of `convert` for a part of a column. begin: number of its first row.
-
-        Raises DataError (E401) for bytes that do not fit the column's type, such as words that are not UTF-8.
+        Raises DataError (E401) for bytes that do not fit a column's type, such as words that are not UTF-8.
         """
-        name = f"the {len(array):,} rows from {self.where(begin)} on"
-        with damage_as_error(name, str(array.type), REMEDY):
-            return convert(array)
+        begin = 0
+        raw = {name: self.columns[name].name for name in names}
+        for shard in self.shards:
+            for batch in shard.batches(list(raw.values()), at_once or COLUMN_ROWS):
+                place = f"the {batch.num_rows:,} rows from {self.where(begin)} on"
+                with damage_as_error(place, "what their columns' types say", REMEDY):
+                    values = {name: convert(batch.column(column)) for name, column in raw.items()}
+                yield begin, values
+                begin += batch.num_rows
 
     def whole_column(self, column: str) -> np.ndarray:
         """All values of a column, [N]. Raises DataError (E142) for words that take too much memory."""
         parts, size, limit = list[np.ndarray](), 0, _words_limit()
-        for begin, array in self.parts(column):
-            size += int(array.nbytes)
+        for _, part in self.parts([column], lambda array: (array.nbytes, values_of(array))):
+            nbytes, values = part[column]
+            size += int(nbytes)
             if size > limit:
                 text = f"column {excerpt(column, 40)} takes more than {limit:,.0f} bytes of memory"
                 raise DataError("E142", f"{self.name}: {text}; leave it out, or write less into it.")
-            parts.append(self.convert_part(values_of, array, begin))
+            parts.append(values)
         values = _widen(np.concatenate(parts)) if parts else np.zeros(0)
         if self.columns[column].kind != "text" or {type(value) for value in values} != {str}:
             return values

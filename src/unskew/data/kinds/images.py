@@ -22,7 +22,7 @@ from annotated_types import Ge, Gt, Le
 from unskew.data.samples.conversion import array_of, damage_as_error
 from unskew.data.samples.dataset import check_numbers
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
-from unskew.errors import DataError, excerpt
+from unskew.errors import DataError
 
 
 def check_depth(image: Any, name: str) -> None:
@@ -45,8 +45,6 @@ FitSetting = Annotated[Fit, "images that are not square: padded with black, cut 
 BitsSetting = Annotated[int, Ge(9), Le(16), "number of bits that image files of 16 bits use, such as 12"]
 PHOTOMETRIC = 262
 """TIFF's tag for the meaning of numbers; 0: the largest is black."""
-SITES_WARNED = 4
-"""Maximal number of sites that a warning names."""
 COLOUR_MODES = ("P", "PA", "CMYK", "YCbCr", "HSV", "LAB")
 """Pillow's modes other than red, green and blue, and the modes as which they are read."""
 
@@ -156,24 +154,6 @@ def size_notes(forms: Sequence[ImageInfo], size: int, fit: Fit, bits: int) -> li
     if n := sum(f.frames > 1 for f in forms):
         notes.append(("left out", f"all frames but the first of {quantity(n, 'image')}"))
     return notes
-
-
-def depth_warnings(forms: Sequence[ImageInfo], sites: np.ndarray | None, bits: int) -> list[Note]:
-    """A warning for each site, or for a whole folder without sites, with images of several depths.
-
-    There is none if `bits` states the number of bits in use. Sites of different depths are compared by their
-    values.
-    """
-    notes: list[Note] = []
-    for site in sorted({*sites}) if sites is not None else [""]:
-        depths = Counter(f.depth for k, f in enumerate(forms) if sites is None or sites[k] == site)
-        if len(depths) < 2 or (bits < 16 and "float" not in depths):
-            continue
-        kinds = " and ".join(f"{n:,} of {depth}" for depth, n in sorted(depths.items(), reverse=True))
-        subject = f"{excerpt(site, 40)} has " if site else ""
-        text = f"{subject}images of several kinds, {kinds}, each scaled by its own, so some may be darker"
-        notes.append(("warning", f"{text}; bring all to one kind (bits=12 where files of 16 bits use 12)"))
-    return notes[:SITES_WARNED]
 
 
 def _deep_grey(image: Any, name: str, bits: int) -> tuple[np.ndarray, str]:

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from unskew.data.files import cells
-from unskew.data.kinds.masks import MaskOrigin, as_masks
+from unskew.data.kinds.masks import as_masks
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import NO_LABEL, Target, check_targets
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
@@ -59,18 +59,12 @@ class Labels:
     unnamed: bool = False
 
 
-def read_labels(
-    name: str,
-    ys: tuple[Any, Any],
-    ndim: int,
-    classes: Sequence[str] | None,
-    origins: Sequence[MaskOrigin] = (),
-) -> Labels:
+def read_labels(name: str, ys: tuple[Any, Any], ndim: int, classes: Sequence[str] | None) -> Labels:
     """The labels of training and test samples, numbered together.
 
     name: name of the set, for messages. ys: labels of both parts, the second None without a test set. ndim:
     axes of the samples' array.
-    classes: names of all classes if they are known. origins: sites of both parts, if they are known.
+    classes: names of all classes if they are known.
     Raises DataError (E404) for labels that cannot be read.
     """
     parts = [_flat_labels(name, array_of(y), ndim) for y in ys if y is not None]
@@ -81,7 +75,7 @@ def read_labels(
     width = max((y.shape[1] for y in parts if _are_flags(y, ndim)), default=0)
     parts, counted = [_without_one_hot(name, y, ndim, notes) for y in parts], False
     if any(y.ndim > 1 for y in parts):
-        parts, names = as_masks(name, parts, names, notes, origins)
+        parts, names = as_masks(name, parts, names, notes)
     elif any(y.dtype.kind in "US" for y in parts):
         parts, names = _word_labels(name, parts, names, notes)
     else:
@@ -95,22 +89,6 @@ def read_labels(
     return Labels(parts[0], y_test, names, tuple(notes), unnamed=classes is None and counted)
 
 
-def label_array(name: str, y: Any) -> np.ndarray:
-    """Labels as an array, not yet converted.
-
-    name: name of the set, for the message. Raises DataError: E404 for lists of unequal lengths and for rows
-    without a column, E403 for anything but an array.
-    """
-    rows = y if isinstance(y, list | tuple) else ()
-    if len({len(row) if isinstance(row, list | tuple | set) else -1 for row in rows}) > 1:
-        remedy = "write a row of as many zeros and ones for each sample, [N, labels]"
-        raise DataError("E404", f"{name}: some samples have more labels than others; {remedy}.")
-    values = array_of(y)
-    if values.ndim > 1 and len(values) and not values.shape[1]:
-        raise DataError("E404", f"{name}: labels are {list(values.shape)}; give one column for each.")
-    return values
-
-
 def _flat_labels(name: str, y: np.ndarray, ndim: int) -> np.ndarray:
     """Labels without a last axis of length 1; objects become words."""
     if y.ndim > 1 and y.shape[1] == 1 and y.ndim in (2, ndim) and y.size:
@@ -121,11 +99,10 @@ def _flat_labels(name: str, y: np.ndarray, ndim: int) -> np.ndarray:
         if empty is not None:
             raise DataError("E404", f"{name}: sample {empty} has no label; {FILL_IN}.")
         y = y.astype(np.float64 if {type(v) for v in values} <= {int, float, bool} else str)
-    if not y.size:
-        return y.astype(np.int64) if y.ndim == 1 else y
-    if y.dtype.kind not in "biufUS":
-        raise DataError("E404", f"{name}: labels are {y.dtype}; write whole numbers from 0, [N], or words.")
-    return y
+    if not y.ndim or (len(y) and (not y.size or y.dtype.kind not in "biufUS")):
+        remedy = "write whole numbers from 0, [N], or words"
+        raise DataError("E404", f"{name}: labels are {y.dtype} {list(y.shape)}; {remedy}.")
+    return y.astype(np.int64) if y.ndim == 1 and not y.size else y
 
 
 def _are_several(name: str, parts: Sequence[np.ndarray], ndim: int) -> bool:

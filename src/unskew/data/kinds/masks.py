@@ -1,12 +1,12 @@
 """Masks, as drawing programs and image files store them, as class numbers.
 
-Sites draw with different programs, so the masks of each site are read by the set of values that occurs in
-them:
+The set of values that occurs in all masks says how they are read:
 
 0 to 19                          class numbers
 two values, one of them above    the smaller is the background: 0 and 255, 0 and 65,535, 0 and 128
 class numbers and 255            refused: 255 often marks pixels to be left out
-others                           refused, unless the classes are named, such as the greys at edges of a JPEG
+others                           refused, unless the classes are named, such as the greys at edges of a JPEG,
+                                 and masks of sites that mean the same by other numbers
 
 Image files in colour:
 
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -33,53 +33,7 @@ from unskew.errors import DataError
 
 UNNAMED_CLASSES = 20
 """Maximal number of classes of masks without names."""
-WHITE_VALUES = (254, 255, 65_535)
-"""Values that sites use alike for the foreground."""
-
-
-@dataclass(frozen=True)
-class MaskOrigin:
-    """The origin of the masks of a part. sites: [N], or None. name_of: the name of a row, for messages."""
-
-    sites: np.ndarray | None = None
-    name_of: Callable[[int], str] = "sample {}".format
-
-
-@dataclass(frozen=True)
-class _SiteMasks:
-    """The masks of one site. rows: rows of every part. values: the values that occur, ascending."""
-
-    site: str
-    masks: list[np.ndarray]
-    rows: list[np.ndarray]
-    values: np.ndarray
-
-    @property
-    def kind(self) -> Literal["numbers", "two values", "void", "unclear"]:
-        values = self.values
-        if not len(values) or values[-1] < UNNAMED_CLASSES:
-            return "numbers"
-        below = values[:-1]
-        numbers = len(below) and below[-1] < UNNAMED_CLASSES and (len(below) > 1 or below[0] > 0)
-        if values[-1] == 255 and numbers:
-            return "void"
-        return "two values" if values[0] >= 0 and len(values) <= 2 else "unclear"
-
-    @property
-    def foreground(self) -> tuple[int, int]:
-        """(value of the background, of the foreground); all white values count as one."""
-        highest = int(self.values[-1])
-        background = int(self.values[0]) if len(self.values) == 2 else 0
-        return background, 255 if highest in WHITE_VALUES else highest
-
-    def text(self, origins: Sequence[MaskOrigin]) -> str:
-        """The values, with an example of the highest: `masks of north hold 0 and 30 (sample 3)`."""
-        for masks, rows, origin in zip(self.masks, self.rows, origins):
-            if (hit := (masks == self.values[-1]).any((1, 2))).any():
-                of_site = f" of {self.site}" if self.site else ""
-                example = origin.name_of(int(rows[hit.argmax()]))
-                return f"masks{of_site} hold {_value_list(self.values)} ({example})"
-        return ""
+ROW_NAMES: Sequence[Callable[[int], str]] = ("training sample {}".format, "test sample {}".format)
 
 
 def as_masks(
@@ -87,17 +41,17 @@ def as_masks(
     parts: list[np.ndarray],
     classes: tuple[str, ...] | None,
     notes: list[Note],
-    origins: Sequence[MaskOrigin] = (),
+    row_names: Sequence[Callable[[int], str]] = ROW_NAMES,
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """(masks as uint8, or int64 above 256 classes; the names of the classes). parts: training and test masks.
+    row_names: the name of a row of each part, for messages.
 
-    Raises DataError (E404) for values that are not whole, for more than 20 classes without names, and for
-    sites with values that contradict each other.
+    Raises DataError (E404) for values that are not whole, and for more than 20 classes without names.
     """
     parts = [_whole_masks(name, y) for y in parts]
     top = max((int(y.max()) for y in parts if y.size), default=0)
     if top and (classes is None or len(classes) <= min(top, 2)):
-        parts = _class_numbers(name, parts, origins or [MaskOrigin()] * len(parts), notes)
+        parts = _class_numbers(name, parts, row_names, notes)
     wide = any(y.size and (y.min() < 0 or y.max() > 255) for y in parts)
     parts = [y.astype(np.int64 if wide else np.uint8) for y in parts]
     count = max((int(y.max()) + 1 for y in parts if y.size), default=0)
@@ -115,69 +69,30 @@ def _whole_masks(name: str, y: np.ndarray) -> np.ndarray:
     return y
 
 
-def _masks_by_site(parts: Sequence[np.ndarray], origins: Sequence[MaskOrigin]) -> list[_SiteMasks]:
-    """The masks by site, in the order of the sites' names; one group if no site is known."""
-    sites = [
-        np.full(len(y), "") if o.sites is None or len(o.sites) != len(y) else np.asarray(o.sites).astype(str)
-        for y, o in zip(parts, origins)
-    ]
-    groups = []
-    for site in np.unique(np.concatenate(sites)).tolist():
-        rows = [np.flatnonzero(of_part == site) for of_part in sites]
-        masks = [y if len(r) == len(y) else y[r] for y, r in zip(parts, rows)]
-        values = np.unique(np.concatenate([np.unique(m) for m in masks if m.size] or [np.zeros(0, np.int64)]))
-        groups.append(_SiteMasks(site, masks, rows, values))
-    return groups
-
-
 def _class_numbers(
-    name: str, parts: list[np.ndarray], origins: Sequence[MaskOrigin], notes: list[Note]
+    name: str, parts: list[np.ndarray], row_names: Sequence[Callable[[int], str]], notes: list[Note]
 ) -> list[np.ndarray]:
-    """The masks as class numbers, converted by the rule of each site; adds to the notes."""
-    groups = _masks_by_site(parts, origins)
-    kinds = [group.kind for group in groups]
-    for group, kind in zip(groups, kinds):
-        if kind == "void":
-            remedy = "255 is often 'void', pixels to be left out, but here every pixel is scored: set it to a"
-            remedy += " class, such as mask[mask == 255] = 0, or give every mask class numbers, mask // 255"
-            raise DataError("E404", f"{name}: {group.text(origins)}; {remedy}.")
-        if kind == "unclear":
-            remedy = f"above {UNNAMED_CLASSES} give classes, or masks of class numbers, saved without loss"
-            remedy += " (PNG, not JPEG; greys at edges: mask > 127). Or were images and masks swapped?"
-            raise DataError("E404", f"{name}: {group.text(origins)}; {remedy}")
-    values = [group for group, kind in zip(groups, kinds) if kind != "numbers"]
-    numbers = [
-        g for g, kind in zip(groups, kinds) if kind == "numbers" and len(g.values) and g.values[-1] > 1
-    ]
-    other = next((g for g in values if numbers or g.foreground != values[0].foreground), None)
-    if other:
-        texts = " and ".join(group.text(origins) for group in (numbers[:1] or values[:1]) + [other])
-        remedy = "which of them mean the same is not to be seen. Save all masks with the numbers of classes"
-        raise DataError("E404", f"{name}: {texts}; {remedy}.")
-    _add_notes(groups, kinds, notes)
-    if not values:
+    """The masks as class numbers, masks of two values as 0 and 1; adds to the notes."""
+    values = np.unique(np.concatenate([np.unique(y) for y in parts if y.size]))
+    low, high = int(values[0]), int(values[-1])
+    if high < UNNAMED_CLASSES:
         return parts
-    numbered = [np.zeros(y.shape, np.uint8) for y in parts]
-    for group, kind in zip(groups, kinds):
-        border = UNNAMED_CLASSES if len(group.values) < 2 else int(group.values[-1])
-        for y, masks, rows in zip(numbered, group.masks, group.rows):
-            y[rows] = masks if kind == "numbers" else masks >= border
-    return numbered
-
-
-def _add_notes(groups: list[_SiteMasks], kinds: Sequence[str], notes: list[Note]) -> None:
-    """Adds notes on the conversion of values that are no class numbers, by site if sites differ."""
-    sites: dict[str, list[str]] = {}
-    for group, kind in zip(groups, kinds):
-        rule = f"hold {_value_list(group.values)}, read as background and foreground"
-        rule = "hold class numbers, which were kept" if kind == "numbers" else rule
-        if len(group.values) and group.values[-1] > 0:
-            sites.setdefault(rule, []).append(group.site)
-    for rule, names in sites.items():
-        if len(sites) > 1:
-            notes.append(("labels", f"masks of {abbreviate(names, 5)} {rule}"))
-        elif not rule.startswith(("hold class", "hold 0 and 255,")):
-            notes.append(("labels", f"masks {rule}"))
+    text = f"masks hold {_value_list(values)}"
+    is_void = high == 255 and 0 < low < UNNAMED_CLASSES  # 1 and 255 may be a class and pixels without one
+    if low < 0 or len(values) > 2 or is_void:
+        hits = [(row_name, (y == high).any((1, 2))) for row_name, y in zip(row_names, parts)]
+        example = next(row_name(int(hit.argmax())) for row_name, hit in hits if hit.any())
+        remedy = "labels are class numbers, or two values, the same at all sites. Set pixels of 255 that mean"
+        remedy += (
+            " 'void' to a class, mask[mask == 255] = 0; save masks without loss (PNG, not JPEG; greys at"
+        )
+        remedy += (
+            f" edges: mask > 127); above {UNNAMED_CLASSES} give classes. Or are images and masks swapped?"
+        )
+        raise DataError("E404", f"{name}: {text} ({example}); {remedy}")
+    if (low, high) != (0, 255):
+        notes.append(("labels", f"{text}, read as background and foreground"))
+    return [(y == high).astype(np.uint8) for y in parts]
 
 
 def _value_list(values: np.ndarray) -> str:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from unskew.data.kinds.images import ImageSettings, decode_image, depth_warnings, read_each, size_notes
+from unskew.data.kinds.images import ImageSettings, decode_image, read_each, size_notes
 from unskew.data.kinds.sounds import SoundFormat, read_sound, sound_notes, spectrogram_shape
 from unskew.data.samples.reading_notes import Note
 from unskew.data.storage.sample_rows import SampleSink
@@ -30,14 +30,13 @@ def decode_files(
     each: Callable[[Decode], list[Any]],
     into: Conversion,
     notes: list[Note],
-    sites: np.ndarray | None = None,
     in_memory: bool | None = None,
 ) -> tuple[np.ndarray, list[Any]]:
     """(the samples of files, float32 [number, ...], or rows that are read from disk; the properties of each
     file); adds to the notes.
 
-    name: name of the set. each: calls a function for every file, in order, and returns the results. sites: of
-    each image. in_memory: whether to keep the samples in memory; None decides by their size.
+    name: name of the set. each: calls a function for every file, in order, and returns the results.
+    in_memory: whether to keep the samples in memory; None decides by their size.
     Raises DataError (E401), with all files that cannot be read.
     """
     images = into["kind"] == "images"
@@ -58,7 +57,7 @@ def decode_files(
 
     infos = each(read)
     if images:
-        notes += [*size_notes(infos, *astuple(settings)), *depth_warnings(infos, sites, settings.bits)]
+        notes += size_notes(infos, *astuple(settings))
     else:
         notes += sound_notes(infos, settings)
     return sink.samples(notes), infos
@@ -69,7 +68,6 @@ def decode_paths(
     paths: Sequence[Path],
     into: Conversion,
     notes: list[Note],
-    sites: np.ndarray | None = None,
     in_memory: bool | None = None,
 ) -> tuple[np.ndarray, list[Any]]:
     """`decode_files` for files on a disk."""
@@ -77,4 +75,4 @@ def decode_paths(
     def each(read: Decode) -> list[Any]:
         return read_each(paths, lambda i: read(paths[i], str(paths[i])))
 
-    return decode_files(name, len(paths), each, into, notes, sites, in_memory)
+    return decode_files(name, len(paths), each, into, notes, in_memory)

@@ -20,13 +20,11 @@ from unskew.data.kinds.labels import (
     Labels,
     are_several_numbers,
     are_token_labels,
-    label_array,
     read_labels,
     read_multilabels,
     read_targets,
     read_token_labels,
 )
-from unskew.data.kinds.masks import MaskOrigin
 from unskew.data.samples.conversion import (
     AxisOrder,
     array_of,
@@ -95,14 +93,14 @@ def arrays(
     if not 0 <= test < 1:
         raise DataError("E403", f"{name}: test must be at least 0 and below 1; got {test}.")
     samples, inputs, pack_notes = sample_parts(name, (x, y), (x_test, y_test), layout != "auto")
-    y, y_test = label_array(name, y), None if y_test is None else label_array(name, y_test)
+    y, y_test = array_of(y), None if y_test is None else array_of(y_test)
     if inputs:  # each input has been checked
         layout = "channels first"
     samples = [channels_first(part, layout, name) for part in samples]
     if layout == "auto" and np.shape(y) == samples[0].shape and samples[0].ndim == 3:
         check_axes(name, samples[0], masks=True)
     places = [token_input(part, inputs, y) for part in samples] if inputs else samples
-    labels = _read_labels(name, (y, y_test), places, classes, target, _origins(columns, test_columns))
+    labels = _read_labels(name, (y, y_test), places, classes, target)
     if layout == "auto":
         for part in samples:
             check_axes(name, part, masks=labels.y.ndim == 3)
@@ -213,14 +211,13 @@ def _read_labels(
     xs: Sequence[np.ndarray],
     classes: Sequence[str] | None,
     target: str | Target | None,
-    origins: tuple[MaskOrigin, MaskOrigin],
 ) -> Labels:
     """The labels: classes, or numbers if a target is named, or several labels a sample if it names
     several columns of zeros and ones."""
     if target is None:
         if are_token_labels(ys[0], xs[0], classes):
             return read_token_labels(name, xs, ys, classes)
-        return read_labels(name, ys, xs[0].ndim, classes, origins)
+        return read_labels(name, ys, xs[0].ndim, classes)
     names = split_names(target if isinstance(target, str) else target.name)
     if len(names) > 1 and np.ndim(ys[0]) == 2 and not are_several_numbers(ys):
         return read_multilabels(name, ys, names)
@@ -240,17 +237,6 @@ def _hold_out(dataset: Dataset, share: float) -> Dataset:
         text = f"{quantity(copies, 'sample')} of {len(x):,} identical to another; they are on one side of"
         notes.append(("note", f"{text} the test split"))
     return split.with_notes(*notes)
-
-
-def _origins(
-    columns: Mapping[str, Any] | None, test_columns: Mapping[str, Any] | None
-) -> tuple[MaskOrigin, MaskOrigin]:
-    """The sites of the training and the test samples, if a column names them."""
-    site = site_column_in(columns or {})
-    train, test = (
-        array_of(c[site]) if site and site in c else None for c in (columns or {}, test_columns or {})
-    )
-    return MaskOrigin(train, "training sample {}".format), MaskOrigin(test, "test sample {}".format)
 
 
 def _scaling_notes(parts: Sequence[np.ndarray]) -> list[Note]:
@@ -297,9 +283,8 @@ def sample_parts(
     """(the training samples and, if there are any, the test samples; the layout of several inputs; notes).
 
     as_is: accept inputs with shapes that look like images with channels last or missing.
-    Raises DataError: E403 if training and test samples differ in their inputs, E404 if labels of several
-    inputs are neither one each nor one for every place of one input; and the errors of `sample_array` and
-    `pack`.
+    Raises DataError (E403) if training and test samples differ in their inputs, and the errors of
+    `sample_array` and `pack`.
     """
     parts = [part for part in (train, test) if part[0] is not None]
     several = [are_inputs(*part) for part in parts]
@@ -308,23 +293,10 @@ def sample_parts(
     if not all(several):
         raise DataError("E403", f"{name}: only one of training and test samples has several inputs.")
     rows = [pack(x, label, as_is) for (x, _), label in zip(parts, (name, f"{name}, test samples"))]
-    for _, y in parts:
-        check_answers(name, label_array(name, y), rows[0].layout)
     if rows[0].layout != rows[-1].layout:
         fault = f"training and test samples differ: {rows[0].layout} and {rows[-1].layout}"
         raise DataError("E403", f"{name}: {fault}; give both alike.")
     return [part.x for part in rows], rows[0].layout, rows[0].notes
-
-
-def check_answers(name: str, y: np.ndarray, layout: Layout) -> None:
-    """Raises DataError (E404) unless labels of samples with several inputs are one each, rows of zeros and
-    ones, or whole numbers for every place of an input that is a sequence."""
-    flags = y.dtype.kind in "biuf" and y.ndim == 2 and bool(((y == 0) | (y == 1)).all())
-    if y.ndim < 2 or flags or (y.ndim == 2 and y.dtype.kind in "iu" and y.shape[1] in layout.lengths):
-        return
-    fault = f"labels are {list(y.shape)}, and samples with several inputs ({layout}) have other labels"
-    remedy = "give [N], rows of zeros and ones, or a whole number for every place of an input"
-    raise DataError("E404", f"{name}: {fault}; {remedy}.")
 
 
 def token_input(x: np.ndarray, layout: Layout, y: np.ndarray) -> np.ndarray:

@@ -54,7 +54,7 @@ from unskew.data.kinds.images import (
     read_each,
 )
 from unskew.data.kinds.labels import sort_classes
-from unskew.data.kinds.masks import MaskOrigin, as_masks, check_palettes, read_mask
+from unskew.data.kinds.masks import as_masks, check_palettes, read_mask
 from unskew.data.kinds.media_files import Conversion, decode_paths
 from unskew.data.kinds.sounds import format_of, length_of
 from unskew.data.readers.from_tables import check_sites, read_label_columns, target_of
@@ -144,7 +144,7 @@ def folder(
     standardised = kind == "sound" and not inputs  # each of several inputs is judged by itself
     if standardised:
         notes.append(("scaled", "spectrograms were standardised"))
-    x_N, _ = decode_paths(tree.root.name, paths, into, notes, raw.columns.get("site"))
+    x_N, _ = decode_paths(tree.root.name, paths, into, notes)
     samples = {kind: x_N, **raw.x} if inputs else x_N
     raw = replace(raw, x=samples, form={**into, **raw.form}, group=group)
     dataset = _dataset_of(tree, chosen, raw, notes)
@@ -156,12 +156,11 @@ def _read_masks(tree: FolderTree, images: ImageSettings, group: str) -> Dataset:
     sites = np.array([p.site for p in pairs]) if any(p.site for p in pairs) else None
     paths, mask_files = [p.image.path for p in pairs], [p.mask.path for p in pairs]
     notes, into = [*tree.notes, *empty_folder_notes(tree), *left_out], {"kind": "images", **asdict(images)}
-    x, forms = decode_paths(tree.root.name, paths, into, notes, sites)
+    x, forms = decode_paths(tree.root.name, paths, into, notes)
     masks = read_each(mask_files, lambda i: read_mask(mask_files[i], images.size, images.fit, forms[i]))
     notes += check_palettes(masks, mask_files)
-    origin = MaskOrigin(sites, lambda i: str(mask_files[i]))
     values = np.stack([mask.values for mask in masks])
-    (y,), classes = as_masks(tree.root.name, [values], None, notes, [origin])
+    (y,), classes = as_masks(tree.root.name, [values], None, notes, [lambda i: str(mask_files[i])])
     columns = {} if sites is None else {"site": sites}
     raw = RawSamples(x, y, classes=classes, columns=columns, form=into, group=group)
     return _dataset_of(tree, [p.image for p in pairs], raw, notes)

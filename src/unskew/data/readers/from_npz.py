@@ -1,4 +1,4 @@
-"""A data set from a NumPy archive, or from .npy files in one folder; and a data set written to such files.
+"""A data set from a NumPy archive, or from .npy files in one folder; and a data set written to an archive.
 
 `save_dataset` writes a user's set, so that other processes load the same bits without converting anything
 again.
@@ -22,7 +22,7 @@ from unskew.data.samples.conversion import AxisOrder, map_npy
 from unskew.data.samples.dataset import Constants, Dataset, Target
 from unskew.data.samples.packing import archive_inputs
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
-from unskew.data.storage.sample_rows import Rows, is_streamed, mapped_rows, write_rows
+from unskew.data.storage.sample_rows import is_streamed
 from unskew.errors import DataError, UsageError
 from unskew.formats.input_layout import Layout
 from unskew.system import disk, python_files
@@ -39,28 +39,20 @@ _FACTS = [f.name for f in fields(Dataset) if f.name not in (*_SAMPLE_ARRAYS, "co
 
 
 def save_dataset(dataset: Dataset, path: Path) -> None:
-    """Write a set to an .npz file; samples that are read from disk go to a separate file next to it.
+    """Write a set to an .npz file.
 
-    Raises UsageError (E109) for samples in memory that are too large to be copied for every run.
+    Raises UsageError (E109) for samples that are too large to be copied for every run.
     """
-    size = sum(part.nbytes for part in (dataset.x, dataset.x_test) if not is_streamed(part))
-    if size > LARGEST_SAVED:
-        raise UsageError(
-            "E109",
-            f"{size:,} bytes of samples are too many to be handed to other processes; save them, and give the"
-            " path.",
-        )
+    size = dataset.x.nbytes + dataset.x_test.nbytes
+    if size > LARGEST_SAVED or is_streamed(dataset.x) or is_streamed(dataset.x_test):
+        text = f"{size:,} bytes of samples are too many to be handed to other processes"
+        raise UsageError("E109", f"{text}; save them as .npy or Parquet files, and give the path.")
     facts: dict[str, Any] = {name: getattr(dataset, name) for name in _FACTS}
     for name in ("intake", "target"):
         facts[name] = asdict(facts[name]) if facts[name] else None
     facts["layout"] = dataset.layout.as_json() if dataset.layout else None
     path.parent.mkdir(parents=True, exist_ok=True)
-    arrays = dict[str, np.ndarray]()
-    for name in _SAMPLE_ARRAYS:
-        if isinstance(part := getattr(dataset, name), Rows):
-            write_rows(part, _rows_path(path, name))
-        else:
-            arrays[name] = part
+    arrays: dict[str, np.ndarray] = {name: getattr(dataset, name) for name in _SAMPLE_ARRAYS}
     arrays |= {f"column {name}": values for name, values in dataset.columns.items()}
     arrays |= {f"test column {name}": values for name, values in dataset.test_columns.items()}
     buffer = io.BytesIO()
@@ -69,12 +61,9 @@ def save_dataset(dataset: Dataset, path: Path) -> None:
 
 
 def load_dataset(archive: Archive) -> Dataset:
-    """The set that `save_dataset` has written. Only files next to the archive are read, even if its facts
-    name others."""
+    """The set that `save_dataset` has written."""
     facts = json.loads(str(archive[FACTS_ARRAY]))
-    x, y, x_test, y_test = (
-        archive[name] if name in archive else sample_rows(archive.path, name) for name in _SAMPLE_ARRAYS
-    )
+    x, y, x_test, y_test = (archive[name] for name in _SAMPLE_ARRAYS)
 
     def columns(prefix: str) -> dict[str, np.ndarray]:
         return {n.removeprefix(prefix): archive[n] for n in archive if n.startswith(prefix)}
@@ -103,19 +92,6 @@ def load_dataset(archive: Archive) -> Dataset:
         if values is not None and len(values) != channels:
             raise ValueError(f"{len(values)} constants for samples of {channels} channels")
     return dataset
-
-
-def sample_rows(path: Path, name: str) -> np.ndarray:
-    """Samples that `save_dataset` has written next to the archive. Raises DataError (E401, E402) for a file
-    that is missing or damaged."""
-    rows = mapped_rows(map_npy(_rows_path(path, name)), None)
-    assert rows is not None
-    return rows
-
-
-def _rows_path(path: Path, name: str) -> Path:
-    """The file of samples that are not in the archive."""
-    return path.with_suffix(f".{name}.npy")
 
 
 GROUP_ARRAYS = ("group", "groups")

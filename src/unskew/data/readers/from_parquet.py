@@ -156,7 +156,7 @@ def dataset_of_table(
         lists = ListColumn(table, column, layout)
         samples, form, dtype = lists.samples(notes), {"kind": "arrays", "layout": layout}, str(lists.kind)
         if layout == "auto":
-            _check_layout(table.name, column, samples)
+            check_axes(f"{table.name}, column '{column}'", samples)
         if lists.full:
             kind = f"{lists.kind.itemsize * 8}-bit whole numbers"
             notes.append(("scaled", f"{kind} were divided by {lists.full:,}"))
@@ -252,27 +252,12 @@ def _fact_column(table: ShardTable, sheet: Sheet, name: str) -> np.ndarray | Non
     return values if values.dtype.kind in "biu" or values.dtype.itemsize <= 4 * LONGEST_WORD else None
 
 
-def _check_layout(name: str, column: str, x: np.ndarray) -> None:
-    """Raises DataError (E403), with the setting to use, for lists that look like images with channels last
-    or without any."""
-    try:
-        check_axes(name, x)
-    except DataError:
-        fault = f"lists in column '{column}' are {list(x.shape[1:])}, whose channels may come last"
-        remedy = "write layout='channels last' for images, 'time first' for series, or 'channels first'"
-        raise DataError("E403", f"{name}: {fault} or be missing; {remedy}.") from None
-
-
 def encode_table(
     table: ShardTable, notes: list[Note], sheet: Sheet, used: Kinds, columns: Mapping[str, np.ndarray]
 ) -> np.ndarray:
     """`encode_as` for the columns of a table, which are read together, batch by batch; adds to the notes."""
     sink = SampleSink(table.name, (len(table), sum(map(column_width, used.values()))))
-    for begin, batch in table.batches(list(used)):
-        values = {
-            name: table.convert_part(values_of, batch.column(table.columns[name].name), begin)
-            for name in used
-        }
+    for begin, values in table.parts(list(used), values_of):
         sink.put(begin, encode_as(Sheet(table.name, values, RowNames(table, begin)), used))
     return sink.samples(notes)
 
@@ -290,8 +275,7 @@ class ListColumn:
         self.layout: AxisOrder = layout
         if not len(table):
             raise DataError("E403", f"{table.name} has no rows.")
-        _, first = next(table.parts(column, 1))
-        values = table.convert_part(lists_of, first, 0)
+        values = next(table.parts([column], lists_of, 1))[1][column]
         if values is None or not values.size:
             raise DataError("E403", f"{table.name}: column '{column}' holds no numbers in {table.where(0)}.")
         self.inner, self.kind = values.shape[1:], values.dtype
@@ -302,8 +286,8 @@ class ListColumn:
     def parts(self) -> Iterator[tuple[int, np.ndarray]]:
         """(number of the first row, lists [n, ...] in the file's type, channels first) of all rows, in
         order. Raises DataError (E403) for lists of unequal shapes."""
-        for begin, array in self.table.parts(self.column):
-            values = self.table.convert_part(lists_of, array, begin)
+        for begin, part in self.table.parts([self.column], lambda array: (array, lists_of(array))):
+            array, values = part[self.column]
             if values is None or values.shape[1:] != self.inner:
                 raise self._shape_error(array, begin)
             yield begin, self._channels_first(values)
@@ -357,8 +341,8 @@ def read_column_files(table: ShardTable, column: str, decode: Decode, rows: int 
 
     def files() -> Iterator[bytes | None]:
         try:
-            for begin, array in table.parts(column, FILES_AT_ONCE):
-                yield from table.convert_part(files_of, array, begin)
+            for _, part in table.parts([column], files_of, FILES_AT_ONCE):
+                yield from part[column]
         except DataError as error:
             damage.append(error)
 
@@ -379,7 +363,7 @@ def read_column_files(table: ShardTable, column: str, decode: Decode, rows: int 
 def file_settings(table: ShardTable, column: str, images: ImageSettings) -> Conversion:
     """The conversion of the files of a column: of images as `images` says, of sounds the format that fits the
     training rows. Raises DataError (E401) for sounds that cannot be read."""
-    first = next((files_of(array)[0] for _, array in table.parts(column, 1)), None)
+    first = next((part[column][0] for _, part in table.parts([column], files_of, 1)), None)
     if first is None or not first.startswith(SOUND_MARKS):
         return {"kind": "images", **asdict(images)}
     lengths = read_column_files(table, column, length_of, table.train_rows)

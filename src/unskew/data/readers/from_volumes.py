@@ -61,7 +61,7 @@ from unskew.data.kinds.column_roles import (
     file_question,
 )
 from unskew.data.kinds.images import area_weights, read_each
-from unskew.data.kinds.masks import MaskOrigin, as_masks
+from unskew.data.kinds.masks import as_masks
 from unskew.data.readers.from_folder import files_by_class
 from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import damage_as_error
@@ -484,10 +484,8 @@ def volumes(
     x, owner = np.concatenate([cut.x for cut in cuts])[:, None], np.repeat(np.arange(len(cuts)), counts)
     y, classes = np.array([scan.label for scan in scans], np.int64)[owner], layout.classes
     if not classes:
-        sites = np.array([scan.site for scan in scans])[owner]
         masks = np.concatenate([cut.y for cut in cuts if cut.y is not None])
-        origin = MaskOrigin(sites, lambda i: str(scans[owner[i]].mask))
-        (y,), classes = as_masks(name, [masks], None, notes, [origin])
+        (y,), classes = as_masks(name, [masks], None, notes, [lambda i: str(scans[owner[i]].mask)])
     columns = {"patient": np.array(_patients(scans))[owner]}
     if any(s.site for s in scans):
         columns["site"] = np.array([s.site for s in scans])[owner]

@@ -52,8 +52,6 @@ def array_of(values: Any) -> np.ndarray:
         return values
     if isinstance(values, list | tuple) and values and all(hasattr(v, "detach") for v in values):
         values = [array_of(v) for v in values]
-    if hasattr(values, "toarray"):
-        raise DataError("E403", f"a {type(values).__name__} is no array; give x.toarray().")
     try:
         array = np.asarray(values)
     except ValueError:
@@ -105,21 +103,11 @@ def scale_samples(x: np.ndarray, name: str) -> np.ndarray:
     bits = bits_of(x)
     full = (1 << bits) - 1 if bits else None
     if is_large(x):
-        return rows_of_mapping(x, full, name)
+        return mapped_rows(x, full, name)
     if x.dtype == np.float32:
         return np.array(x) if is_mapped(x) else x
     with np.errstate(over="ignore"):  # values that are too large become infinite, which is refused
         return np.asarray(x.astype(np.float32) if full is None else x.astype(np.float32) / np.float32(full))
-
-
-def rows_of_mapping(x: np.ndarray, full: int | None, name: str) -> np.ndarray:
-    """The rows of a large mapped file, divided by `full` if it is given. Raises DataError (E403) for a
-    mapping in another order than the file's, or that was changed in memory."""
-    rows = mapped_rows(x, full)
-    if rows is None:
-        text = f"{name}: {x.nbytes:,} bytes are mapped in Fortran order, in steps, or with changes (mode 'c')"
-        raise DataError("E403", f"{text}; save the array in C order, and map it with mode 'r'.")
-    return rows
 
 
 def is_large(x: np.ndarray) -> bool:
@@ -189,6 +177,7 @@ def map_npy(path: Path) -> np.ndarray:
 AxisOrder = Literal["auto", "channels first", "channels last", "time first"]
 """The order of the axes behind that of the samples; "channels last" also for images without channels, "time
 first" for series [N, time, features], "auto" if it follows from the shape."""
+LAYOUT_HINT = "name the layout, unskew.data.take(data, layout=...) or PATH(layout=...)"
 LEAST_SIDE = 8
 CHANNEL_COUNTS = (1, 2, 3, 4)
 SERIES_RATIO = 8
@@ -219,18 +208,17 @@ def check_axes(name: str, x: np.ndarray, masks: bool = False, series: bool = Tru
     subject = f"{name}: x is {list(x.shape)}"
     if x.ndim == 1:
         raise DataError("E403", f"{subject}; write x[:, None] for samples with one column.")
-    escape = "or layout='channels first' in unskew.data.take if the second axis does hold channels"
+    escape = f"or {LAYOUT_HINT}: 'channels last', or 'channels first' if the second axis does hold channels"
     channels_last = x.ndim == 4 and x.shape[-1] in CHANNEL_COUNTS and x.shape[1] not in CHANNEL_COUNTS
     if channels_last and _are_sides(x.shape[1:3], 4):
         text = f"{subject}, which looks like [N, H, W, channels]"
         raise DataError("E403", f"{text}; write x.transpose(0, 3, 1, 2), {escape}.")
     if x.ndim == 3 and (masks or _are_sides(x.shape[1:], 2)):
         text = f"{subject}, which looks like images [N, H, W] without channels; write x[:, None]"
-        raise DataError("E403", f"{text}, {escape}, layout='time first' if it holds time.")
+        raise DataError("E403", f"{text}, {escape}, 'time first' if it holds time.")
     if series and x.ndim == 3 and _may_be_series(*x.shape[1:]):
         text = f"{subject}: {x.shape[1]} channels, or {x.shape[1]} points in time of {x.shape[2]} features?"
-        remedy = "Name the layout, unskew.data.take(data, layout=...) or PATH(layout=...)"
-        raise DataError("E403", f"{text} {remedy}: 'channels first' or 'time first'.")
+        raise DataError("E403", f"{text} Please {LAYOUT_HINT}: 'channels first' or 'time first'.")
 
 
 def _may_be_series(first: int, second: int) -> bool:

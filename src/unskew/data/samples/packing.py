@@ -16,9 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.samples.conversion import DEPTHS, LARGE, check_axes, rows_of_mapping, sample_array
+from unskew.data.samples.conversion import DEPTHS, LARGE, check_axes, sample_array
 from unskew.data.samples.reading_notes import Note
-from unskew.data.storage.sample_rows import Rows, SampleSink, is_streamed, row_blocks, scratch_note
+from unskew.data.storage.sample_rows import (
+    Rows,
+    SampleSink,
+    is_streamed,
+    mapped_rows,
+    row_blocks,
+    scratch_note,
+)
 from unskew.errors import DataError, excerpt
 from unskew.formats.input_layout import (
     KINDS,
@@ -159,7 +166,7 @@ def _input_arrays(x: Any, name: str) -> dict[str, np.ndarray]:
         label = f"{name}: {_input_name(key)}"
         arrays[key] = array = sample_array(values, label)
         if isinstance(array, np.memmap) and array.nbytes > LARGE:  # its rows are read when they are needed
-            arrays[key] = rows_of_mapping(array, None, label)
+            arrays[key] = mapped_rows(array, None, label)
     return arrays
 
 
@@ -192,20 +199,13 @@ def archive_inputs(archive: Mapping[str, Any], name: str, path: object) -> dict[
     return inputs
 
 
-def archive_inputs_for(layout: Layout, archive: Mapping[str, Any], path: object) -> Mapping[str, Any]:
+def archive_inputs_for(archive: Mapping[str, Any], path: object) -> Mapping[str, Any]:
     """The inputs that a model takes by name: arrays `x.NAME` as in training, `x_test.NAME`, or all arrays by
     their names.
 
-    Raises DataError: E401 as `archive_inputs` does, E403 for an input that is present under both of its
-    names.
+    Raises DataError (E401) as `archive_inputs` does.
     """
-    dotted = archive_inputs(archive, "x", path) or archive_inputs(archive, "x_test", path)
-    if not dotted:
-        return archive
-    if twice := [item.name for item in layout.inputs if item.name in archive]:
-        text = f"{path} holds input '{twice[0]}' twice, as '{twice[0]}' and behind 'x.'"
-        raise DataError("E403", f"{text}; keep one of them.")
-    return dotted
+    return archive_inputs(archive, "x", path) or archive_inputs(archive, "x_test", path) or archive
 
 
 def input_column(layout: Layout, x: np.ndarray, which: int) -> np.ndarray:

@@ -15,7 +15,6 @@ Letters: N samples.
 
 from __future__ import annotations
 
-import io
 import mmap
 import os
 import tempfile
@@ -23,7 +22,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import IO, Any, Literal, cast
@@ -31,7 +29,6 @@ from typing import IO, Any, Literal, cast
 import numpy as np
 
 from unskew.errors import DataError, excerpt
-from unskew.system import disk
 from unskew.system.machine import usable_memory
 
 READ_BLOCK = 1 << 22
@@ -286,24 +283,15 @@ def map_samples(x: np.ndarray, change: Callable[[np.ndarray], np.ndarray]) -> np
     return cast(np.ndarray, replace(x, changes=(*x.changes, change))) if isinstance(x, Rows) else change(x)
 
 
-def write_rows(x: Rows, path: Path) -> None:
-    """Write samples as float32 into a .npy file, block by block. Raises Paused (E203) on a full disk, and
-    DataError (E413) for rows that cannot be read."""
-    header = io.BytesIO()
-    form = {"descr": "<f4", "fortran_order": False, "shape": x.shape}
-    np.lib.format.write_array_header_1_0(header, form)
-    pieces = (x[rows].reshape(-1).astype("<f4").view(np.uint8).data for rows in row_blocks(x.shape))
-    disk.replace_piecewise(path, chain([header.getvalue()], pieces), x.nbytes)
+def mapped_rows(x: np.ndarray, full: int | None, name: str) -> np.ndarray:
+    """A mapped array as rows of its file, divided by `full` if it is given. name: for messages.
 
-
-def mapped_rows(x: np.ndarray, full: int | None) -> np.ndarray | None:
-    """A mapped array as rows of its file; None if these do not follow one another in it, as in Fortran order,
-    or if the array may have been changed in memory only. full: divisor of the numbers, None to leave them
-    unchanged. Raises DataError (E402) if the file has been removed."""
-    if not isinstance(x, np.memmap) or x.mode == "c" or x.filename is None:  # pyright: ignore[reportUnnecessaryComparison]
-        return None
-    if not x.flags.c_contiguous:
-        return None
+    Raises DataError: E402 if the file has been removed, E403 if the rows do not follow one another in it, as
+    in Fortran order, or if the array may have been changed in memory only.
+    """
+    if not isinstance(x, np.memmap) or x.filename is None or x.mode == "c" or not x.flags.c_contiguous:  # pyright: ignore[reportUnnecessaryComparison]
+        text = f"{name}: {x.nbytes:,} bytes are mapped in Fortran order, in steps, or with changes (mode 'c')"
+        raise DataError("E403", f"{text}; save the array in C order, and map it with mode 'r'.")
     mapping = np.frombuffer(x._mmap, np.uint8)  # type: ignore[attr-defined]
     begins = x.offset - x.offset % mmap.ALLOCATIONGRANULARITY
     offset = begins + x.__array_interface__["data"][0] - mapping.__array_interface__["data"][0]

@@ -1,70 +1,60 @@
-"""The field's data sets: where their original files are, and how samples are made of them.
+"""The command `unskew data get`: the original files of the field's sets, downloaded here or by the user,
+become NAME.npz.
 
 CIFAR-10, -100       pickles of Python with `data` uint8 [n, 3072] and labels. A pickle is a program; the
                      reader here resolves only the three names of which arrays are made
 MNIST, also Fashion- IDX files: two zero bytes, 8 for bytes, the number of axes; the length of each axis as a
 MNIST                big-endian 32-bit number; the bytes
 UCI-HAR              nine signals of a smartphone in windows of 128, as text files, with the subject of each
+MedMNIST             an .npz file
 
 Original files are in a folder, a zip or tar archive, or are a single file. They are read into memory one at a
-time, and nothing is unpacked to disk.
+time, and nothing is unpacked to disk. A download is resumed after a cut, and verified: `FILE.part` is what
+has arrived, and the file gets its name when its digest is the published one.
 Letters: N samples.
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
+import http.client
 import io
 import pickle
 import struct
 import tarfile
+import urllib.error
+import urllib.request
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from unskew.data.files.archives import Archive, read_unpacked
+from unskew.data.files.archives import read_unpacked
 from unskew.data.samples.conversion import damage_as_error
-from unskew.errors import DataError, excerpt
+from unskew.data.samples.dataset import Dataset
+from unskew.errors import DataError, UsageError, excerpt, suggestion
+from unskew.system import disk
 
 AGAIN = "download it again"
-
-
-@dataclass(frozen=True)
-class OriginalSamples:
-    """The samples of a set's original files.
-
-    x, y, x_test, y_test: [N, ...] and int64 [N] of both parts. classes: names, by number.
-    columns: facts by which clients are formed, (of training samples, of test samples). notes: remarks on
-    omissions.
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    x_test: np.ndarray
-    y_test: np.ndarray
-    classes: tuple[str, ...]
-    columns: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Recipe:
     """The conversion of a data set.
 
-    what, source, licence: for its card; licence "" if the source states none.
-    read: makes the samples of the set with this name from the files at a path; raises DataError (E401, E402).
+    source: its origin, with the licence if one is stated.
+    read: makes the set with this name from the files at a path; raises DataError (E401, E402). None for an
+    original that is an archive as `unskew.data.npz` reads it.
     originals: the published SHA-256, or MD5, of every original file by its address.
     """
 
-    what: str
     source: str
-    licence: str
-    read: Callable[[Path, str], OriginalSamples]
+    read: Callable[[Path, str], Dataset] | None
     originals: Mapping[str, str]
 
     @property
@@ -209,26 +199,26 @@ def _class_words(files: Files, name: str, key: bytes) -> tuple[str, ...]:
     return tuple(w.decode("utf-8", "replace") for w in words)
 
 
-def cifar10(path: Path, _name: str) -> OriginalSamples:
+def cifar10(path: Path, name: str) -> Dataset:
     """50,000 and 10,000 images of ten classes."""
     files = open_files(path)
     x, y = _pickled_images(files, [f"data_batch_{i}" for i in range(1, 6)], b"labels")
     x_test, y_test = _pickled_images(files, ["test_batch"], b"labels")
-    return OriginalSamples(x, y, x_test, y_test, _class_words(files, "batches.meta", b"label_names"))
+    return Dataset(name, x, y, x_test, y_test, _class_words(files, "batches.meta", b"label_names"))
 
 
-def cifar100(path: Path, _name: str) -> OriginalSamples:
+def cifar100(path: Path, name: str) -> Dataset:
     """50,000 and 10,000 images of 100 classes in 20 superclasses; the column `superclass`."""
     files, keys = open_files(path), (b"fine_labels", b"coarse_labels")
     (x, y, coarse), (x_test, y_test, coarse_test) = (
-        _pickled_images(files, [name], *keys) for name in ("train", "test")
+        _pickled_images(files, [part], *keys) for part in ("train", "test")
     )
     names = np.array(_class_words(files, "meta", b"coarse_label_names"))
     if max(coarse.max(), coarse_test.max()) >= len(names):
         raise damaged(f"{files.place}: a superclass has a number above {len(names) - 1}")
-    columns = {"superclass": (names[coarse], names[coarse_test])}
+    columns, test_columns = {"superclass": names[coarse]}, {"superclass": names[coarse_test]}
     classes = _class_words(files, "meta", b"fine_label_names")
-    return OriginalSamples(x, y, x_test, y_test, classes, columns)
+    return Dataset(name, x, y, x_test, y_test, classes, columns, test_columns)
 
 
 def idx(content: bytes, axes: int, place: str) -> np.ndarray:
@@ -263,12 +253,12 @@ FASHION = (
 )  # fmt: skip
 
 
-def mnist(path: Path, name: str) -> OriginalSamples:
+def mnist(path: Path, name: str) -> Dataset:
     """28x28 grey images of ten classes."""
     files = open_files(path)
     (x, y), (x_test, y_test) = _idx_part(files, "train"), _idx_part(files, "t10k")
     classes = FASHION if name == "fashion_mnist" else tuple(map(str, range(10)))
-    return OriginalSamples(x[:, None], y, x_test[:, None], y_test, classes)
+    return Dataset(name, x[:, None], y, x_test[:, None], y_test, classes)
 
 
 INNER_ZIP = "UCI HAR Dataset.zip"
@@ -276,7 +266,7 @@ INNER_ZIP = "UCI HAR Dataset.zip"
 SIGNALS = tuple(f"{kind}_{axis}" for kind in ("body_acc", "body_gyro", "total_acc") for axis in "xyz")
 
 
-def uci_har(path: Path, _name: str) -> OriginalSamples:
+def uci_har(path: Path, name: str) -> Dataset:
     """7,352 and 2,947 windows, float32 [N, 1, 128, 9]; the column `subject`."""
     files = open_files(path)
     if files.named(INNER_ZIP):
@@ -284,7 +274,8 @@ def uci_har(path: Path, _name: str) -> OriginalSamples:
     lines = files.read("activity_labels.txt").decode("ascii", "replace").split("\n")
     classes = tuple(line.split()[1] for line in lines if len(line.split()) == 2)
     (x, y, subject), (x_test, y_test, subject_test) = (_windows(files, part) for part in ("train", "test"))
-    return OriginalSamples(x, y, x_test, y_test, classes, {"subject": (subject, subject_test)})
+    columns, test_columns = {"subject": subject}, {"subject": subject_test}
+    return Dataset(name, x, y, x_test, y_test, classes, columns, test_columns)
 
 
 def _windows(files: Files, part: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -321,20 +312,7 @@ MEDMNIST = {
 """The MD5 of each file with images of 28 x 28, as version 3.0.2 of MedMNIST publishes them."""
 
 
-def medmnist(path: Path, name: str) -> OriginalSamples:
-    """uint8 [N, 1 or 3, 28, 28]; the validation images are left out."""
-    archive = Archive(path / f"{name}.npz" if path.is_dir() else path)
-    images = [archive[f"{part}_images"] for part in ("train", "test")]
-    labels = [archive[f"{part}_labels"] for part in ("train", "test")]
-    if any(x.dtype != np.uint8 or x.ndim not in (3, 4) or y.size != len(x) for x, y in zip(images, labels)):
-        raise damaged(f"{path} holds other arrays than images of bytes with a label each")
-    x, x_test = (x[:, None] if x.ndim == 3 else np.ascontiguousarray(x.transpose(0, 3, 1, 2)) for x in images)
-    y, y_test = (y.reshape(-1).astype(np.int64) for y in labels)
-    classes = tuple(map(str, range(int(max(y.max(), y_test.max())) + 1)))
-    return OriginalSamples(x, y, x_test, y_test, classes, notes=("the validation images were left out",))
-
-
-_KRIZ = "www.cs.toronto.edu/~kriz/"
+_KRIZ = "www.cs.toronto.edu/~kriz"
 _DIGITS = {
     "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
     "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
@@ -356,45 +334,31 @@ def _at(place: str, digests: Mapping[str, str]) -> dict[str, str]:
 
 RECIPES: dict[str, Recipe] = {
     "cifar10": Recipe(
-        "60,000 colour images of ten classes, 32x32 (Krizhevsky, 2009)",
-        f"{_KRIZ}cifar.html",
-        "",
+        f"{_KRIZ}/cifar.html",
         cifar10,
-        {
-            f"https://{_KRIZ}cifar-10-python.tar.gz": (
-                "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
-            )
-        },
+        _at(
+            f"https://{_KRIZ}",
+            {"cifar-10-python.tar.gz": "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"},
+        ),
     ),
     "cifar100": Recipe(
-        "60,000 colour images of 100 classes in 20 superclasses, 32x32 (Krizhevsky, 2009)",
-        f"{_KRIZ}cifar.html",
-        "",
+        f"{_KRIZ}/cifar.html",
         cifar100,
-        {
-            f"https://{_KRIZ}cifar-100-python.tar.gz": (
-                "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"
-            )
-        },
+        _at(
+            f"https://{_KRIZ}",
+            {"cifar-100-python.tar.gz": "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"},
+        ),
     ),
     "mnist": Recipe(
-        "70,000 handwritten digits, 28x28 (LeCun et al., 1998)",
-        "yann.lecun.com/exdb/mnist",
-        "",
-        mnist,
-        _at("https://ossci-datasets.s3.amazonaws.com/mnist", _DIGITS),
+        "yann.lecun.com/exdb/mnist", mnist, _at("https://ossci-datasets.s3.amazonaws.com/mnist", _DIGITS)
     ),
     "fashion_mnist": Recipe(
-        "70,000 grey images of clothing, 28x28 (Xiao et al., 2017)",
-        "github.com/zalandoresearch/fashion-mnist",
-        "MIT",
+        "github.com/zalandoresearch/fashion-mnist (MIT)",
         mnist,
         _at("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com", _CLOTHES),
     ),
     "uci_har": Recipe(
-        "10,299 windows of a smartphone's nine signals, with the subject of each (Anguita et al., 2013)",
         "archive.ics.uci.edu/dataset/240",
-        "",
         uci_har,
         _at(
             "https://archive.ics.uci.edu/static/public/240",
@@ -407,12 +371,148 @@ RECIPES: dict[str, Recipe] = {
     ),
 } | {
     name: Recipe(
-        f"medical images of MedMNIST, the set {name} (Yang et al., 2023)",
-        "medmnist.com",
-        "CC BY 4.0" if name != "dermamnist" else "CC BY-NC 4.0",
-        medmnist,
-        {f"https://zenodo.org/records/10519652/files/{name}.npz": md5},
+        f"medmnist.com ({'CC BY 4.0' if name != 'dermamnist' else 'CC BY-NC 4.0'})",
+        None,
+        _at("https://zenodo.org/records/10519652/files", {f"{name}.npz": md5}),
     )
     for name, md5 in MEDMNIST.items()
 }
 """The recipe of every set by its name."""
+
+
+PIECE = 1 << 20
+TIMEOUT_S = 60.0
+Report = Callable[[str, int, int], None]
+"""Receives a file's name, the bytes that have arrived, and the bytes that it has, 0 if unknown."""
+
+
+def get(
+    name: str, origin: Path | None, out: Path, report: Report = lambda *_: None, recipe: Recipe | None = None
+) -> tuple[Path, list[str]]:
+    """Write NAME.npz into a folder: (the file; remarks on its source, and on what was not compared with a
+    published digest).
+
+    origin: the archive or folder; None downloads it to `out/originals`. report: receives the progress of a
+    download. recipe: by default that of the name.
+
+    Raises UsageError: E125 for an unknown name, E161 for a file that exists or cannot be written; DataError:
+    E402 for a missing origin or a download that fails, E401 for another set, a refused archive or a digest
+    other than the published one, and the errors of the checks of samples.
+    """
+    if recipe is None and name not in RECIPES:
+        known = f"{suggestion(name, RECIPES)} Known: {', '.join(RECIPES)}"
+        raise UsageError("E125", f"unskew data get knows no {excerpt(name)}.{known}.")
+    recipe, path = recipe or RECIPES[name], out / f"{name}.npz"
+    if path.exists():
+        text = f"{path} exists, and nothing is overwritten; remove it, or name another folder: --out"
+        raise UsageError("E161", f"{text}.")
+    try:
+        origin = origin or download(name, recipe, out / "originals", report)
+        if not origin.exists():
+            raise DataError("E402", f"there is no {origin}.")
+        compared = _is_compared(origin, recipe)
+        if recipe.read:
+            content = _archive_bytes(recipe.read(origin, name))
+        else:
+            content = open_files(origin).read(f"{name}.npz") if origin.is_dir() else origin.read_bytes()
+        out.mkdir(parents=True, exist_ok=True)
+        disk.replace(path, content)
+    except OSError as error:
+        why = f"{error.filename or out} cannot be written or read: {error.strerror or error}"
+        raise UsageError("E161", f"{why}. Name another folder: --out.") from error
+    remarks = [f"from {recipe.source}"]
+    if not compared:
+        remarks.append(f"no digest of {origin.name} is published that we know, so it was not compared")
+    return path, remarks
+
+
+def _is_compared(origin: Path, recipe: Recipe) -> bool:
+    """Whether a file, or one in a folder, is compared with its published digest. Raises DataError (E401) for
+    another digest."""
+    known = recipe.digests
+    files = [p for p in ([origin] if origin.is_file() else sorted(origin.rglob("*"))) if p.name in known]
+    for path in files:
+        if (digest := _digest(path, known[path.name])) != known[path.name]:
+            text = f"{path.name} has the digest {digest}, and the published one is {known[path.name]}"
+            raise DataError("E401", f"{text}; download it again from {recipe.source}.")
+    return bool(files)
+
+
+def _digest(path: Path, published: str) -> str:
+    """The MD5 of a file if that is what is published, else its SHA-256."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "md5" if len(published) == 32 else "sha256").hexdigest()
+
+
+def _archive_bytes(dataset: Dataset) -> bytes:
+    """The .npz file, with the usual names."""
+    arrays = {
+        "x_train": dataset.x,
+        "y_train": dataset.y,
+        "x_test": dataset.x_test,
+        "y_test": dataset.y_test,
+        "classes": np.array(dataset.classes),
+    }
+    for name, values in dataset.columns.items():
+        arrays |= {f"{name}_train": values, f"{name}_test": dataset.test_columns[name]}
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def download(name: str, recipe: Recipe, folder: Path, report: Report = lambda *_: None) -> Path:
+    """Download the files of a set that are not in `folder` yet; returns the file, or the folder of several.
+
+    Raises DataError: E402 if a server does not answer or breaks off, E401 for a file with another digest.
+    """
+    several = len(recipe.originals) > 1
+    place = folder / name if several else folder
+    place.mkdir(parents=True, exist_ok=True)
+    paths = [place / file_of(address) for address in recipe.originals]
+    for path, (address, published) in zip(paths, recipe.originals.items()):
+        if not path.exists():
+            _fetch(address, path, published, report)
+    return place if several else paths[0]
+
+
+def _fetch(address: str, path: Path, published: str, report: Report) -> None:
+    """Download one file into PATH.part, from where an earlier download ended, and verify it."""
+    part = path.with_name(path.name + ".part")
+    try:
+        _append(address, part, lambda arrived, total: report(path.name, arrived, total))
+    except (OSError, http.client.HTTPException) as error:
+        arrived = part.stat().st_size if part.exists() else 0
+        kept = (
+            f"; {arrived:,} bytes are in {part}, and the same command goes on from there" if arrived else ""
+        )
+        reason = " ".join(str(getattr(error, "reason", error)).split()) or type(error).__name__
+        text = (
+            f"{address} could not be downloaded: {reason}{kept}. Or download it yourself, and name it: --from"
+        )
+        raise DataError("E402", f"{text}.") from error
+    if (digest := _digest(part, published)) != published:
+        refused = part.replace(path.with_name(path.name + ".refused"))
+        text = f"{address} is not the published file: its digest is {digest}, and {published} is published"
+        raise DataError("E401", f"{text}. It is kept as {refused}; the same command downloads it again.")
+    part.replace(path)
+
+
+def _append(address: str, part: Path, report: Callable[[int, int], None]) -> None:
+    """Download what `part` lacks. Raises OSError or HTTPException if the server refuses or breaks off."""
+    begin = part.stat().st_size if part.exists() else 0
+    headers = {"User-Agent": "unskew", **({"Range": f"bytes={begin}-"} if begin else {})}
+    try:
+        response = urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=TIMEOUT_S)
+    except urllib.error.HTTPError as error:
+        if begin and error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE:
+            return  # all of it has arrived; the digest decides
+        raise
+    mode = "ab" if response.status == http.client.PARTIAL_CONTENT else "wb"
+    with response, open(part, mode, opener=disk.refuse_link) as file:
+        arrived = file.tell()
+        total = arrived + int(response.headers.get("Content-Length", 0))
+        while piece := response.read(PIECE):
+            arrived += file.write(piece)
+            report(arrived, total)
+    if arrived < total:
+        raise ConnectionError(f"the server broke off after {arrived:,} of {total:,} bytes")
