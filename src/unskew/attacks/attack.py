@@ -22,7 +22,7 @@ from unskew.attacks.scene import NO_CODE, Scene
 from unskew.core.module_inputs import TableExposure
 from unskew.errors import UsageError
 from unskew.formats import arguments
-from unskew.formats.ranges import Count
+from unskew.formats.setting_ranges import Count
 from unskew.records import schema
 from unskew.runs.reopen import UserCode
 from unskew.system.machine import one_core

@@ -25,7 +25,7 @@ from annotated_types import Ge, Le
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights, key
 from unskew.core.trees import flat_tree, nested_tree, tree_map
-from unskew.formats.ranges import BelowOne, Fraction, Positive, Rate
+from unskew.formats.setting_ranges import BelowOne, Fraction, Positive, Rate
 from unskew.merge.mean import weighted_mean
 
 

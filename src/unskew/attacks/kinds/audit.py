@@ -38,7 +38,7 @@ from unskew.core.keys import numpy_key
 from unskew.core.trees import Weights
 from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
-from unskew.formats.ranges import BelowOne, Count, PositiveFraction
+from unskew.formats.setting_ranges import BelowOne, Count, PositiveFraction
 from unskew.records import schema
 from unskew.round.loop import remaining_rounds
 from unskew.round.run import Run

@@ -28,7 +28,7 @@ from unskew.attacks.decoders import Lesson, fit
 from unskew.attacks.payloads import Exchanges, activations, at_cut, clearest, inputs, part_of
 from unskew.attacks.scene import Scene
 from unskew.core.keys import numpy_key
-from unskew.formats.ranges import Count
+from unskew.formats.setting_ranges import Count
 from unskew.methods.fedmix import FedMix
 from unskew.methods.flea import FLea
 

@@ -38,7 +38,7 @@ from unskew.core import module_inputs
 from unskew.core.keys import digest, numpy_key
 from unskew.core.part import overrides
 from unskew.core.trees import Weights
-from unskew.formats.ranges import Count
+from unskew.formats.setting_ranges import Count
 from unskew.round.clients import Broadcast
 
 READS = ("w",)

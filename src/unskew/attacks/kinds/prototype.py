@@ -41,7 +41,7 @@ from unskew.core.keys import digest, numpy_key
 from unskew.core.part import Part
 from unskew.core.trees import Weights
 from unskew.errors import UsageError
-from unskew.formats.ranges import Count
+from unskew.formats.setting_ranges import Count
 from unskew.methods.fedproto import FedProto
 from unskew.methods.rebafl import ReBaFL
 

@@ -33,7 +33,7 @@ from unskew.attacks.payloads import Exchanges, Taken, activations, at_cut, clear
 from unskew.attacks.scene import Scene
 from unskew.core import module_inputs
 from unskew.core.keys import numpy_key
-from unskew.formats.ranges import Count
+from unskew.formats.setting_ranges import Count
 from unskew.methods.feddata import FedData
 from unskew.methods.fedmix import FedMix
 from unskew.methods.flea import FLea

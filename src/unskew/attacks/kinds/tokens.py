@@ -29,7 +29,7 @@ from unskew.attacks.scene import Scene
 from unskew.core.module_inputs import TableExposure, embedding_tables, lookup_ids, table_exposure
 from unskew.core.part import overrides
 from unskew.errors import UsageError
-from unskew.formats.ranges import Count
+from unskew.formats.setting_ranges import Count
 
 PIECE = 256
 """The number of samples in one pass."""
