@@ -129,7 +129,6 @@ def dataset_of(folder: Path, kind: str):
     os.environ["UNSKEW_SCRATCH"] = str(folder)
     from unskew.data import read
     from unskew.data.files import parquet
-    from unskew.data.storage import sample_rows
     from unskew.system import machine
 
     for module in (machine, sample_rows, parquet):

@@ -11,7 +11,7 @@ from PIL import Image
 import unskew
 from unskew import data
 from unskew.data.readers import from_npz
-from unskew.data.storage.sample_rows import is_streamed, survey_rows
+from unskew.data.storage.rows_on_disk import is_streamed, survey_rows
 from unskew.errors import DataError
 
 SETTINGS = {"clients": 3, "rounds": 1, "epochs": 1, "batch": 8, "lanes": "1"}
@@ -42,7 +42,7 @@ def sounds(root, n=6):
 @pytest.fixture
 def little(monkeypatch):
     """Memory into which nothing fits, from when it is called."""
-    return lambda: monkeypatch.setattr("unskew.data.storage.sample_rows.usable_memory", lambda: 1000)
+    return lambda: monkeypatch.setattr("unskew.data.storage.rows_on_disk.usable_memory", lambda: 1000)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import unskew
 from unskew import data
 from unskew.data.readers import from_npz
-from unskew.data.storage.sample_rows import is_streamed
+from unskew.data.storage.rows_on_disk import is_streamed
 from unskew.errors import DataError
 
 N = 36
@@ -55,7 +55,7 @@ def little(monkeypatch):
     """What leaves this process with little memory; files are large then."""
 
     def make(memory: int = 1000) -> None:
-        monkeypatch.setattr("unskew.data.storage.sample_rows.usable_memory", lambda: memory)
+        monkeypatch.setattr("unskew.data.storage.rows_on_disk.usable_memory", lambda: memory)
         for module in ("samples.conversion", "samples.packing"):
             monkeypatch.setattr(f"unskew.data.{module}.LARGE", 100)
 

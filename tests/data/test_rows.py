@@ -8,7 +8,7 @@ import pytest
 import unskew
 from unskew import data
 from unskew.data.readers import from_npz
-from unskew.data.storage.sample_rows import is_streamed, mapped_rows, moments
+from unskew.data.storage.rows_on_disk import is_streamed, mapped_rows, moments
 from unskew.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -143,6 +143,6 @@ def test_constants_are_those_of_the_rows_in_memory(tmp_path, monkeypatch):
     mean, std = moments(x)
     assert np.array_equal(mean, x.mean((0, 2, 3), dtype=np.float64))
     assert np.array_equal(std, x.std((0, 2, 3), dtype=np.float64))
-    monkeypatch.setattr("unskew.data.storage.sample_rows.SUM_BLOCK", 640)
+    monkeypatch.setattr("unskew.data.storage.rows_on_disk.SUM_BLOCK", 640)
     assert read.with_constants().mean == data.arrays(X, Y).with_constants().mean
     assert np.allclose(moments(x)[1], std)

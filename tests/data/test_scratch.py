@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unskew.data.storage import sample_rows
-from unskew.data.storage.sample_rows import survey_rows
+from unskew.data.storage import rows_on_disk
+from unskew.data.storage.rows_on_disk import survey_rows
 from unskew.errors import DataError
 
 X = np.random.default_rng(0).random((60, 2, 3), dtype=np.float32)
@@ -23,7 +23,7 @@ def folder(tmp_path, monkeypatch):
 
 def test_samples_are_read_back_in_whatever_order_they_were_written(tmp_path):
     """The file has no name, and only its user may read it."""
-    file = sample_rows.SampleSink("x", X.shape, in_memory=False)
+    file = rows_on_disk.SampleSink("x", X.shape, in_memory=False)
     for begin in (40, 0, 20):
         file.put(begin, X[begin : begin + 20])
     rows = file.samples()
@@ -37,7 +37,7 @@ def test_samples_are_read_back_in_whatever_order_they_were_written(tmp_path):
 
 
 def test_a_damaged_file_is_an_error():
-    sink = sample_rows.SampleSink("x", X.shape, in_memory=False)
+    sink = rows_on_disk.SampleSink("x", X.shape, in_memory=False)
     sink.put(0, X)
     rows = sink.samples()
     os.truncate(rows.source.file.fileno(), 100)
@@ -52,17 +52,17 @@ def test_a_disk_without_room_is_an_error_that_says_what_to_set(tmp_path, monkeyp
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     text = rf"E142 x: samples take 0.0 GiB, .*{tmp_path} cannot store them: No space left on device; set UNSKEW_S"
     with pytest.raises(DataError, match=text):
-        sample_rows.SampleSink("x", X.shape, in_memory=False)
+        rows_on_disk.SampleSink("x", X.shape, in_memory=False)
 
 
 def test_the_folder_is_the_one_that_is_named(tmp_path, monkeypatch):
-    assert sample_rows.scratch_folder() == tmp_path
+    assert rows_on_disk.scratch_folder() == tmp_path
     monkeypatch.setenv("UNSKEW_SCRATCH", f"{tmp_path}/none")
     with pytest.raises(DataError, match=r"E402 there is no folder .*none', which UNSKEW_SCRATCH names"):
-        sample_rows.scratch_folder()
+        rows_on_disk.scratch_folder()
     monkeypatch.delenv("UNSKEW_SCRATCH")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    assert sample_rows.scratch_folder() == tmp_path
+    assert rows_on_disk.scratch_folder() == tmp_path
     monkeypatch.delenv("TMPDIR")
     monkeypatch.setattr(sample_rows, "DEFAULT_FOLDER", tmp_path / "none")
-    assert sample_rows.scratch_folder() == Path(tempfile.gettempdir())
+    assert rows_on_disk.scratch_folder() == Path(tempfile.gettempdir())

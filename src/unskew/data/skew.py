@@ -32,7 +32,7 @@ from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index, Partition, Request
 from unskew.data.samples.dataset import Dataset, most_frequent, strata, whole_groups, with_fewer_tests
 from unskew.data.skews.column import Column
-from unskew.data.storage.sample_rows import is_streamed
+from unskew.data.storage.rows_on_disk import is_streamed
 from unskew.errors import DataError, UsageError
 from unskew.formats import specs
 from unskew.system import python_files

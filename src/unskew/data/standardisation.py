@@ -19,7 +19,7 @@ from unskew.data.samples.conversion import DEPTHS
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.packing import input_column
 from unskew.data.samples.reading_notes import Note
-from unskew.data.storage.sample_rows import map_samples, moments, select_samples
+from unskew.data.storage.rows_on_disk import map_samples, moments, select_samples
 from unskew.errors import UsageError
 
 UNSCALED_ABOVE = 5.0

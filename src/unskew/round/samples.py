@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unskew.core.trees import align
 from unskew.data.clients.partition import Index
-from unskew.data.storage.sample_rows import Rows
+from unskew.data.storage.rows_on_disk import Rows
 
 
 def on_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:

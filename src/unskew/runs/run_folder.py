@@ -35,7 +35,7 @@ from unskew.core.method import more_rounds_problem
 from unskew.core.trees import Tree
 from unskew.data.clients.federation import Federation
 from unskew.data.samples.dataset import SAMPLE_WEIGHT
-from unskew.data.storage.sample_rows import Rows, row_digests
+from unskew.data.storage.rows_on_disk import Rows, row_digests
 from unskew.errors import Paused, StateError, UsageError
 from unskew.records import checkpoints, record, schema
 from unskew.records.checkpoints import MODEL, Checkpoint, State

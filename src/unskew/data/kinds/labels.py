@@ -31,7 +31,7 @@ from unskew.data.kinds.masks import MaskOrigin, as_masks
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import NO_LABEL, Target, check_targets
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
-from unskew.data.storage.sample_rows import row_blocks
+from unskew.data.storage.rows_on_disk import row_blocks
 from unskew.errors import DataError, excerpt, suggestion
 from unskew.formats.specs import split_names
 

@@ -22,7 +22,7 @@ from unskew.data.samples.conversion import AxisOrder, map_npy
 from unskew.data.samples.dataset import Constants, Dataset, Target
 from unskew.data.samples.packing import archive_inputs
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
-from unskew.data.storage.sample_rows import Rows, is_streamed, mapped_rows, write_rows
+from unskew.data.storage.rows_on_disk import Rows, is_streamed, mapped_rows, write_rows
 from unskew.errors import DataError, UsageError
 from unskew.formats.input_layout import Layout
 from unskew.system import disk, python_files

@@ -26,7 +26,7 @@ from unskew.data.samples.conversion import (
 from unskew.data.samples.dataset import SAMPLE_WEIGHT, Dataset, Target
 from unskew.data.samples.packing import PackedSamples, are_inputs, pack
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
-from unskew.data.storage.sample_rows import concatenate_samples, select_samples
+from unskew.data.storage.rows_on_disk import concatenate_samples, select_samples
 from unskew.errors import DataError, excerpt
 
 ClassNames = tuple[str, ...]

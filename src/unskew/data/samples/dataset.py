@@ -23,7 +23,7 @@ import numpy as np
 
 from unskew.data.samples import scaling
 from unskew.data.samples.reading_notes import Intake, Note
-from unskew.data.storage.sample_rows import Rows, map_samples, select_samples
+from unskew.data.storage.rows_on_disk import Rows, map_samples, select_samples
 from unskew.errors import DataError, UsageError
 from unskew.formats.input_layout import Layout
 
@@ -322,7 +322,7 @@ class Dataset(SampleForm):
     """Training and test samples with their labels.
 
     x: [N, ...] float32, channels first, in natural units (images: [0, 1]); or `Rows` that are read from disk
-    when they are needed (unskew.data.storage.sample_rows).
+    when they are needed (unskew.data.storage.rows_on_disk).
     y: classes, int64 [N], 0 to C-1; or masks, whole numbers [N, H, W] for x [N, channels, H, W], a class for
     every pixel; or labels of tokens, int64 [N, T] for x [N, T], -1 for a token that does not count; or
     targets, float64 [N], or [N, K] of several; or several labels a sample, bool [N, C].
