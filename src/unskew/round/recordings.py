@@ -24,7 +24,7 @@ from unskew.core.trees import Tree, flat_tree, leaves
 from unskew.recorders.cuda_graphs import CudaGraphs
 from unskew.recorders.operators import Operators
 from unskew.round.chunks import Step
-from unskew.round.lanes import LaneViews
+from unskew.round.lane_views import LaneViews
 from unskew.round.layers import Kernels, use_kernels
 from unskew.round.noise import PAD_STEPS
 from unskew.round.optimise import Optimiser, optimiser

@@ -26,7 +26,7 @@ from unskew.core.trees import Tree, Weights, flat_tree, nested_tree, tree_map
 from unskew.errors import UsageError
 from unskew.round.chunks import Step
 from unskew.round.clients import Broadcast, Clients
-from unskew.round.lanes import LaneViews, ManyLanes, hidden_counts
+from unskew.round.lane_views import LaneViews, ManyLanes, hidden_counts
 from unskew.round.layers import Kernels, use_kernels
 from unskew.round.loss import ClientLoss, StepInputs
 from unskew.round.optimise import per_lane

@@ -21,7 +21,7 @@ from unskew.core.trees import Tree, Weights, flat_tree, tree_map
 from unskew.errors import UsageError
 from unskew.round.chunks import Step
 from unskew.round.clients import Broadcast, Clients
-from unskew.round.lanes import Axis, LaneViews
+from unskew.round.lane_views import Axis, LaneViews
 from unskew.round.layers import DropoutMasks, Kernels
 from unskew.round.loss import ClientLoss, StepInputs
 from unskew.round.noise import NoiseTables
