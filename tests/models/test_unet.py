@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from unskew import models
-from unskew.core.keys import key
 from unskew.core.network import Network
+from unskew.core.random_keys import key
 from unskew.errors import UsageError
 from unskew.round.layers import Kernels, use_kernels
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.round.training import SIZES, build, trainer
 from unskew import models
-from unskew.core.keys import key
+from unskew.core.random_keys import key
 from unskew.core.replies import Ups
 from unskew.merge.mean import weighted_mean
 from unskew.round import optimise

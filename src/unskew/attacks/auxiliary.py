@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unskew.attacks.scene import Scene
-from unskew.core.keys import numpy_key
+from unskew.core.random_keys import numpy_key
 from unskew.data.clients.federation import Federation
 from unskew.errors import UsageError
 from unskew.round.samples import load_samples

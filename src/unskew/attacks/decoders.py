@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unskew.attacks.inversion import variation
-from unskew.core.keys import key
+from unskew.core.random_keys import key
 from unskew.models.blocks import initialise
 
 BATCH, LOOK, RATE = 64, 25, 2e-3

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unskew.core.account import Account
 from unskew.core.client import Client, Fed
-from unskew.core.keys import Keys, Normal
+from unskew.core.random_keys import Keys, Normal
 from unskew.core.replies import Reply, Ups
 from unskew.core.shares import Share
 from unskew.core.trees import Tree, Weights

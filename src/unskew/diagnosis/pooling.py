@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unskew.core.keys import numpy_key
+from unskew.core.random_keys import numpy_key
 from unskew.data.clients.federation import Federation
 from unskew.data.column_statistics import numbers_of_rows
 from unskew.diagnosis.skews import spread_over

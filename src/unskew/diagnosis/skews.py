@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unskew.core.keys import numpy_key
+from unskew.core.random_keys import numpy_key
 from unskew.data.clients.availability import Availability
 from unskew.data.clients.federation import Federation
 from unskew.data.samples.dataset import strata

@@ -12,8 +12,8 @@ import numpy as np
 
 from unskew import data
 from unskew.config import Settings
-from unskew.core.keys import numpy_key
 from unskew.core.method import Method
+from unskew.core.random_keys import numpy_key
 from unskew.data.samples.dataset import Dataset
 from unskew.diagnosis.skews import absence
 from unskew.report.analysis.numbers import clock

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from unskew.core.client import Batch, Client, Fed, replace_fields
-from unskew.core.keys import key
 from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.part import HOOKS, overrides
+from unskew.core.random_keys import key
 from unskew.core.trees import Tree, Weights, align_tree, sorted_tree, tree_map
 from unskew.core.trip import Trip
 from unskew.round.chunks import Recipe, Work, poisson_rows

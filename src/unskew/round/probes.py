@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unskew.core.keys import numpy_key
+from unskew.core.random_keys import numpy_key
 from unskew.core.replies import Reply
 from unskew.core.trees import Weights
 from unskew.records.record import Record

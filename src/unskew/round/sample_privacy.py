@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from unskew.core.client import NOISE_DEVIATIONS, Batch, Client, Measure, replace_fields
-from unskew.core.keys import add_noise
+from unskew.core.random_keys import add_noise
 from unskew.core.shares import Noise, Share
 from unskew.core.trees import Tree, Weights, flat_tree, nested_tree, tree_map
 from unskew.errors import UsageError

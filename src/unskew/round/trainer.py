@@ -18,9 +18,9 @@ import torch
 
 from unskew.core import encoding
 from unskew.core.client import Fed, replace_fields
-from unskew.core.keys import key
 from unskew.core.method import Method
 from unskew.core.part import Part, Trip
+from unskew.core.random_keys import key
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights, tree_map
 from unskew.core.trip import trip_index

@@ -27,7 +27,7 @@ from unskew.attacks.auxiliary import LEAST, unseen
 from unskew.attacks.decoders import Lesson, fit
 from unskew.attacks.payloads import Exchanges, activations, at_cut, clearest, inputs, part_of
 from unskew.attacks.scene import Scene
-from unskew.core.keys import numpy_key
+from unskew.core.random_keys import numpy_key
 from unskew.formats.setting_ranges import Count
 from unskew.methods.fedmix import FedMix
 from unskew.methods.flea import FLea

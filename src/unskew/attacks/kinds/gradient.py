@@ -35,8 +35,8 @@ from unskew.attacks.auxiliary import Samples, unseen
 from unskew.attacks.inversion import Inversion, Search, Update, round_counts
 from unskew.attacks.scene import Scene
 from unskew.core import module_inputs
-from unskew.core.keys import digest, numpy_key
 from unskew.core.part import overrides
+from unskew.core.random_keys import digest, numpy_key
 from unskew.core.trees import Weights
 from unskew.formats.setting_ranges import Count
 from unskew.round.clients import Broadcast

@@ -25,7 +25,7 @@ from unskew.attacks.attack import Attack, Outcome, Score, share_of
 from unskew.attacks.auxiliary import Samples, look_alikes, unseen
 from unskew.attacks.payloads import part_of
 from unskew.attacks.scene import RecordedRound, Scene, Visit
-from unskew.core.keys import numpy_key
+from unskew.core.random_keys import numpy_key
 from unskew.core.trees import Weights
 from unskew.errors import UsageError
 from unskew.methods.feddpms import FedDPMS

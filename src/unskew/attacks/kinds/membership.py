@@ -27,7 +27,7 @@ from unskew.attacks import shadows, success
 from unskew.attacks.attack import Attack, Outcome, Score
 from unskew.attacks.auxiliary import Samples, like_those_of, match_classes, unseen
 from unskew.attacks.scene import Scene
-from unskew.core.keys import digest, numpy_key
+from unskew.core.random_keys import digest, numpy_key
 from unskew.core.trees import Weights
 from unskew.errors import UsageError
 from unskew.round.clients import Broadcast

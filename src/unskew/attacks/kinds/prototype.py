@@ -37,8 +37,8 @@ from unskew.attacks.decoders import Lesson
 from unskew.attacks.kinds.reconstruct import class_means
 from unskew.attacks.payloads import part_of
 from unskew.attacks.scene import Scene
-from unskew.core.keys import digest, numpy_key
 from unskew.core.part import Part
+from unskew.core.random_keys import digest, numpy_key
 from unskew.core.trees import Weights
 from unskew.errors import UsageError
 from unskew.formats.setting_ranges import Count

@@ -32,7 +32,7 @@ from unskew.attacks.inversion import Search, white_box
 from unskew.attacks.payloads import Exchanges, Taken, activations, at_cut, clearest, inputs, map_of, part_of
 from unskew.attacks.scene import Scene
 from unskew.core import module_inputs
-from unskew.core.keys import numpy_key
+from unskew.core.random_keys import numpy_key
 from unskew.formats.setting_ranges import Count
 from unskew.methods.feddata import FedData
 from unskew.methods.fedmix import FedMix

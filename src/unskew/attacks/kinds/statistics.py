@@ -23,7 +23,7 @@ from unskew.attacks.auxiliary import unseen
 from unskew.attacks.payloads import first_trip, part_of
 from unskew.attacks.scene import Scene
 from unskew.core.client import Batch, replace_fields
-from unskew.core.keys import numpy_key
+from unskew.core.random_keys import numpy_key
 from unskew.formats.setting_ranges import Count
 from unskew.methods.fedrdn import FedRDN
 from unskew.round.samples import load_samples
