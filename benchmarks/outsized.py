@@ -131,7 +131,7 @@ def dataset_of(folder: Path, kind: str):
     from unskew.data.files import parquet
     from unskew.system import machine
 
-    for module in (machine, sample_rows, parquet):
+    for module in (machine, rows_on_disk, parquet):
         module.usable_memory = lambda: 2 * x.nbytes
     whole = read(f"{folder}/x.parquet(x=x,label=y)")
     return arrays(whole.x, whole.y, x[:1000].copy(), y[:1000])

@@ -64,5 +64,5 @@ def test_the_folder_is_the_one_that_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     assert rows_on_disk.scratch_folder() == tmp_path
     monkeypatch.delenv("TMPDIR")
-    monkeypatch.setattr(sample_rows, "DEFAULT_FOLDER", tmp_path / "none")
+    monkeypatch.setattr(rows_on_disk, "DEFAULT_FOLDER", tmp_path / "none")
     assert rows_on_disk.scratch_folder() == Path(tempfile.gettempdir())

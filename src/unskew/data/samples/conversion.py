@@ -96,9 +96,8 @@ def scale_samples(x: np.ndarray, name: str) -> np.ndarray:
     values.
 
     The rows of a large mapped file are read and scaled when they are needed
-    (unskew.data.storage.rows_on_disk). A smaller file is copied into memory, so later changes of the file have
-    no effect.
-    Raises DataError (E403) for a large mapping that was changed in memory.
+    (unskew.data.storage.rows_on_disk). A smaller file is copied into memory, so later changes of the file
+    have no effect. Raises DataError (E403) for a large mapping that was changed in memory.
     """
     if is_streamed(x):
         return x
