@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from unskew.core.account import epsilon_text
+from unskew.core.privacy_account import epsilon_text
 from unskew.experiments.result import ClaimRecord, EntryRecord, ScoreRecord, TableResult
 from unskew.experiments.verdicts import ENOUGH_SEEDS, share_of_rounds
 from unskew.report.analysis.numbers import MISSING, p_value, plural

@@ -26,10 +26,10 @@ from unskew import config, models
 from unskew.attacks.registry import HEAD, what_it_tells
 from unskew.config import Settings
 from unskew.core import encoding
-from unskew.core.account import Account, epsilon_text
 from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import HOOKS, Part, overrides
+from unskew.core.privacy_account import Account, epsilon_text
 from unskew.core.shares import Share
 from unskew.core.trees import bytes_text
 from unskew.data.samples.dataset import Dataset

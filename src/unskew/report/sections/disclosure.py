@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from unskew.attacks.registry import NOT_MEASURED, commands, in_clear, readers
-from unskew.core.account import epsilon_text, guarantee_text
+from unskew.core.privacy_account import epsilon_text, guarantee_text
 from unskew.report.analysis import leakage
 from unskew.report.analysis.leakage import Leakage, extremes, leakages, strongest, unmade
 from unskew.report.analysis.numbers import MISSING, digits, plural, size
