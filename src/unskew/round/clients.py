@@ -23,7 +23,7 @@ from unskew.core.random_keys import key
 from unskew.core.trees import Tree, Weights, align_tree, sorted_tree, tree_map
 from unskew.core.trip import Trip
 from unskew.round.chunks import Recipe, Work, poisson_rows
-from unskew.round.layers import Kernels, mask_shapes, use_kernels
+from unskew.round.layer_kernels import Kernels, mask_shapes, use_kernels
 from unskew.round.precision import FLOAT32
 from unskew.round.randomness import RandomSource, SeededSource
 from unskew.round.samples import Samples, on_device

@@ -15,7 +15,7 @@ from unskew.core.trees import Tree, Weights
 from unskew.errors import UsageError
 from unskew.round.clients import Clients
 from unskew.round.lane_views import LaneViews
-from unskew.round.layers import Kernels
+from unskew.round.layer_kernels import Kernels
 
 
 class StepInputs(NamedTuple):

@@ -25,7 +25,7 @@ from unskew.recorders.cuda_graphs import CudaGraphs
 from unskew.recorders.operators import Operators
 from unskew.round.chunks import Step
 from unskew.round.lane_views import LaneViews
-from unskew.round.layers import Kernels, use_kernels
+from unskew.round.layer_kernels import Kernels, use_kernels
 from unskew.round.noise import PAD_STEPS
 from unskew.round.optimise import Optimiser, optimiser
 from unskew.round.step import Feed, LaneState, LaneStep, Steps

@@ -27,7 +27,7 @@ from unskew.errors import UsageError
 from unskew.round.chunks import Step
 from unskew.round.clients import Broadcast, Clients
 from unskew.round.lane_views import LaneViews, ManyLanes, hidden_counts
-from unskew.round.layers import Kernels, use_kernels
+from unskew.round.layer_kernels import Kernels, use_kernels
 from unskew.round.loss import ClientLoss, StepInputs
 from unskew.round.optimise import per_lane
 from unskew.round.samples import on_device

@@ -22,7 +22,7 @@ from unskew.errors import UsageError
 from unskew.round.chunks import Step
 from unskew.round.clients import Broadcast, Clients
 from unskew.round.lane_views import Axis, LaneViews
-from unskew.round.layers import DropoutMasks, Kernels
+from unskew.round.layer_kernels import DropoutMasks, Kernels
 from unskew.round.loss import ClientLoss, StepInputs
 from unskew.round.noise import NoiseTables
 from unskew.round.optimise import Optimiser

@@ -32,7 +32,7 @@ from unskew.round import optimise, precision
 from unskew.round.chunks import Chunk, Step, chunks, poisson_steps, steps, widths
 from unskew.round.clients import Broadcast, Clients, LocalTraining
 from unskew.round.lane_views import Axis, LaneViews, axis_for, lane_table, sent_table
-from unskew.round.layers import DropoutMasks, Kernels, model_draws, use_kernels
+from unskew.round.layer_kernels import DropoutMasks, Kernels, model_draws, use_kernels
 from unskew.round.noise import NoiseTables
 from unskew.round.precision import device_mode
 from unskew.round.recordings import StepRecordings
