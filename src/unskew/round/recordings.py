@@ -27,7 +27,7 @@ from unskew.round.chunks import Step
 from unskew.round.lane_views import LaneViews
 from unskew.round.layer_kernels import Kernels, use_kernels
 from unskew.round.noise import PAD_STEPS
-from unskew.round.optimise import Optimiser, optimiser
+from unskew.round.optimisers import Optimiser, optimiser
 from unskew.round.step import Feed, LaneState, LaneStep, Steps
 
 MOST_STAGES = 12

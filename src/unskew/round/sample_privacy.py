@@ -29,7 +29,7 @@ from unskew.round.clients import Broadcast, Clients
 from unskew.round.lane_views import LaneViews, ManyLanes, hidden_counts
 from unskew.round.layer_kernels import Kernels, use_kernels
 from unskew.round.loss import ClientLoss, StepInputs
-from unskew.round.optimise import per_lane
+from unskew.round.optimisers import per_lane
 from unskew.round.samples import on_device
 
 HIDDEN_LEAVES = ("rows", "rows_weight", "round")

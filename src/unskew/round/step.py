@@ -25,7 +25,7 @@ from unskew.round.lane_views import Axis, LaneViews
 from unskew.round.layer_kernels import DropoutMasks, Kernels
 from unskew.round.loss import ClientLoss, StepInputs
 from unskew.round.noise import NoiseTables
-from unskew.round.optimise import Optimiser
+from unskew.round.optimisers import Optimiser
 from unskew.round.sample_privacy import PerSampleGradients
 from unskew.round.samples import Samples, StreamedSamples, on_device
 

@@ -28,7 +28,7 @@ from unskew.core.user_parts import trip_answer
 from unskew.errors import UsageError
 from unskew.recorders.cuda_graphs import CudaGraphs
 from unskew.recorders.operators import Operators
-from unskew.round import optimise, precision
+from unskew.round import optimisers, precision
 from unskew.round.chunks import Chunk, Step, chunks, poisson_steps, steps, widths
 from unskew.round.clients import Broadcast, Clients, LocalTraining
 from unskew.round.lane_views import Axis, LaneViews, axis_for, lane_table, sent_table
@@ -67,7 +67,7 @@ class Update:
             lane_table(clients, axis, work, self.private, start.t)
             | {"sent": sent_table(axis, sent) if start.own else {}},
             NoiseTables(clients, start, work, streams, widths(chunk, plan)),
-            optimise.optimiser(training.optimiser, self._rate(), training.momentum, training.weight_decay),
+            optimisers.optimiser(training.optimiser, self._rate(), training.momentum, training.weight_decay),
             torch.zeros(len(work), device=clients.device),
         )
         self.steps = Steps(clients, axis, start, plan, dropout, chunk.frozen, self.state)
