@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 
 from unskew.data.files.archives import Archive
-from unskew.data.files.tree import is_npy_folder
+from unskew.data.files.folder_tree import is_npy_folder
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.conversion import AxisOrder, map_npy
 from unskew.data.samples.dataset import Constants, Dataset, Target
