@@ -248,7 +248,7 @@ class Result(Predictor):
     def table(self) -> str:
         """A text table with last, best and mean of the last ten rounds for the three scopes, shares in
         percent, and warnings about doubtful scores."""
-        from unskew.report.analysis.numbers import size
+        from unskew.report.analysis.number_formats import size
 
         lines = [
             f"{self.method}  {self.t} rounds, {self.federation.clients} clients, seed {self.settings.seed}"

@@ -18,7 +18,7 @@ from unskew.experiments import wording
 from unskew.experiments.result import REQUIRED, EntryRecord, TableResult
 from unskew.formats import markdown
 from unskew.report.analysis import frames
-from unskew.report.analysis.numbers import megabytes, whole_number
+from unskew.report.analysis.number_formats import megabytes, whole_number
 from unskew.scores import significant
 from unskew.system import disk
 

@@ -22,7 +22,7 @@ from unskew.experiments.files import read_experiment
 from unskew.experiments.pages import TableNumbers
 from unskew.experiments.result import TableResult, make_findings, missing_findings, result_of
 from unskew.formats import arguments
-from unskew.report.analysis.numbers import plural
+from unskew.report.analysis.number_formats import plural
 from unskew.report.analysis.runs import RunData, read_run
 from unskew.round.precision import torch_defaults
 from unskew.runs.resolve import method_text

@@ -10,7 +10,7 @@ from collections import Counter
 from unskew.core.privacy_account import epsilon_text
 from unskew.experiments.result import ClaimRecord, EntryRecord, ScoreRecord, TableResult
 from unskew.experiments.verdicts import ENOUGH_SEEDS, share_of_rounds
-from unskew.report.analysis.numbers import MISSING, p_value, plural
+from unskew.report.analysis.number_formats import MISSING, p_value, plural
 from unskew.report.analysis.stats import FEWEST_PAIRS
 from unskew.scores import kind, significant
 

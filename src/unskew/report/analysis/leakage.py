@@ -18,7 +18,7 @@ import numpy as np
 from unskew.attacks import registry
 from unskew.attacks.registry import EXTREMES, NOT_MEASURED, in_clear
 from unskew.core.privacy_account import epsilon_text
-from unskew.report.analysis.numbers import MISSING, with_unit
+from unskew.report.analysis.number_formats import MISSING, with_unit
 from unskew.report.analysis.runs import RunData, Traffic
 from unskew.report.analysis.stats import Score, interval
 from unskew.report.analysis.summary import MethodSummary

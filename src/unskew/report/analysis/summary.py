@@ -26,7 +26,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from unskew.report.analysis.numbers import plural, with_unit
+from unskew.report.analysis.number_formats import plural, with_unit
 from unskew.report.analysis.runs import EVALUATED, RunData, by_method
 from unskew.report.analysis.stats import (
     NAN,

@@ -14,7 +14,7 @@ from unskew.attacks.registry import NOT_MEASURED, commands, in_clear, readers
 from unskew.core.privacy_account import epsilon_text, guarantee_text
 from unskew.report.analysis import leakage
 from unskew.report.analysis.leakage import Leakage, extremes, leakages, strongest, unmade
-from unskew.report.analysis.numbers import MISSING, digits, plural, size
+from unskew.report.analysis.number_formats import MISSING, digits, plural, size
 from unskew.report.analysis.runs import RunData, Traffic
 from unskew.report.figures.measures import image_rows
 from unskew.report.sections import Context, Section, figure, render
