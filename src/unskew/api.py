@@ -40,11 +40,11 @@ from unskew.round.run import Run
 from unskew.runs import object_digests, resolve
 from unskew.runs.assemble import loop_of
 from unskew.runs.callbacks import EarlyStopping, callbacks_of, check_callbacks
-from unskew.runs.coverage import check_used
 from unskew.runs.disclosure import account_entries, remark_lines
 from unskew.runs.reopen import UserCode, open_run
 from unskew.runs.resolve import Objects
 from unskew.runs.run_folder import RunFolder, free_path
+from unskew.runs.score_coverage import check_used
 from unskew.system import python_files
 from unskew.system.disk import AT_SITE, check_name
 from unskew.system.failures import explain

@@ -16,7 +16,7 @@ from unskew.experiments import pages, verdicts
 from unskew.experiments.experiment import Claim, Trend, margins
 from unskew.experiments.files import parse_experiment, read_experiment
 from unskew.experiments.result import entries_of, judged, result_of
-from unskew.runs.coverage import Coverage, UsedReplies
+from unskew.runs.score_coverage import Coverage, UsedReplies
 
 
 def run(seed, values):

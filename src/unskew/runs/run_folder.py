@@ -48,8 +48,8 @@ from unskew.round.run import Run
 from unskew.runs import hardware, predictions, resolve
 from unskew.runs.assemble import loop_of
 from unskew.runs.callbacks import callbacks_of
-from unskew.runs.coverage import check_used
 from unskew.runs.disclosure import account_entries
+from unskew.runs.score_coverage import check_used
 from unskew.system import disk
 from unskew.system.python_files import GIVEN_OBJECT, one_line
 from unskew.version import revision

@@ -44,7 +44,7 @@ from unskew.report.analysis.stats import (
     trained_rounds,
 )
 from unskew.round.run import LOCAL
-from unskew.runs.coverage import MISSING_REASON, lost_replies
+from unskew.runs.score_coverage import MISSING_REASON, lost_replies
 from unskew.scores import MAIN, kind, of_setting, significant
 
 
