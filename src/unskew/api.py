@@ -47,8 +47,8 @@ from unskew.runs.run_folder import RunFolder, free_path
 from unskew.runs.score_coverage import check_used
 from unskew.system import python_files
 from unskew.system.disk import AT_SITE, check_name
-from unskew.system.failures import explain
 from unskew.system.python_files import GIVEN_OBJECT, one_line
+from unskew.system.unexpected_errors import explain
 from unskew.tasks import own_loss
 from unskew.tasks.metrics import MetricsSetting, as_text
 from unskew.tasks.own_loss import LossFunction

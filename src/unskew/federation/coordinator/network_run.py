@@ -64,7 +64,7 @@ from unskew.runs.resolve import run_on
 from unskew.runs.run_folder import RunFolder, Say, Shown
 from unskew.scores import latest
 from unskew.system import disk
-from unskew.system.failures import explain
+from unskew.system.unexpected_errors import explain
 
 IN_EVERY_ROUND = ("E108",)
 """Code of a merge that is weaker than specified with few replies, reported in every round."""
