@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from unskew.cli.terminal import raw_output
+from unskew.cli.plain_output import raw_output
 from unskew.comparison.progress import Cell
 from unskew.errors import NothingUsed
 from unskew.report.analysis.number_formats import clock
