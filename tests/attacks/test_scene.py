@@ -11,7 +11,7 @@ import torch
 
 from tests.attacks.runs import noise, trained
 from tests.cli.calling import call
-from unskew.attacks import auxiliary, registry
+from unskew.attacks import auxiliary_samples, registry
 from unskew.attacks.scene import Scene
 from unskew.errors import StateError, UsageError
 from unskew.records import checkpoints, schema
@@ -137,17 +137,19 @@ def test_the_attackers_own_samples_are_held_by_nobody_and_equal_none_that_is_att
     scene.close()
     federation, stored = scene.run.federation, scene.trainer.samples.x
     attacked = stored[torch.as_tensor(federation.train.rows)]
-    own = auxiliary.unseen(federation, attacked, 0)
-    assert not auxiliary.prints(own.x.numpy()) & auxiliary.prints(attacked.numpy())
+    own = auxiliary_samples.unseen(federation, attacked, 0)
+    assert not auxiliary_samples.prints(own.x.numpy()) & auxiliary_samples.prints(attacked.numpy())
     assert own.name == "training samples that no client holds"
     copied = own.x[:30]
-    assert len(auxiliary.unseen(federation, copied, 0)) == len(own) - 30  # copies are left out
+    assert len(auxiliary_samples.unseen(federation, copied, 0)) == len(own) - 30  # copies are left out
     monkeypatch.setattr(auxiliary, "PIECE", 7)
-    some = auxiliary.unseen(federation, attacked, 0, most=60)  # the first of the same, read piece by piece
+    some = auxiliary_samples.unseen(
+        federation, attacked, 0, most=60
+    )  # the first of the same, read piece by piece
     assert torch.equal(some.x, own.x[:60])
     assert torch.equal(some.y, own.y[:60])
     with pytest.raises(UsageError, match="E151"):
-        auxiliary.unseen(federation, own.x[10:], 0)
+        auxiliary_samples.unseen(federation, own.x[10:], 0)
 
 
 def test_other_data_are_not_attacked(tmp_path):

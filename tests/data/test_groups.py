@@ -12,7 +12,7 @@ from PIL import Image
 import unskew
 from tests.data import arrow
 from unskew import data
-from unskew.attacks import auxiliary, shadows
+from unskew.attacks import auxiliary_samples, shadows
 from unskew.attacks.kinds.audit import Audit
 from unskew.attacks.kinds.membership import Membership
 from unskew.attacks.scene import Scene
@@ -372,7 +372,7 @@ def test_attacks_do_not_mix_the_samples_of_a_group(tmp_path, monkeypatch):
     scene = Scene(tmp_path / "r")
     federation = scene.run.federation
     first = replace(federation, train=Index.of([np.arange(0, 202), np.arange(202, 402)]))  # ends in a patient
-    own = auxiliary.unseen(first, torch.zeros(0, 3), 0)
+    own = auxiliary_samples.unseen(first, torch.zeros(0, 3), 0)
     assert own.name == "training samples that no client holds"
     assert not {*first.group_ids[first.train.rows]} & {*own.groups}
 

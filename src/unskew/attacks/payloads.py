@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unskew.attacks import decoders
-from unskew.attacks.auxiliary import Samples
+from unskew.attacks.auxiliary_samples import Samples
 from unskew.attacks.decoders import Lesson
 from unskew.attacks.inversion import Search
 from unskew.attacks.scene import RecordedRound, Scene, Visit

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from unskew.attacks import success
 from unskew.attacks.attack import Attack, Outcome, Score, share_of
-from unskew.attacks.auxiliary import LEAST, unseen
+from unskew.attacks.auxiliary_samples import LEAST, unseen
 from unskew.attacks.decoders import Lesson, fit
 from unskew.attacks.payloads import Exchanges, activations, at_cut, clearest, inputs, part_of
 from unskew.attacks.scene import Scene

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from unskew.attacks import shadows, success
 from unskew.attacks.attack import Attack, Outcome, Score, share_of
-from unskew.attacks.auxiliary import Samples, unseen
+from unskew.attacks.auxiliary_samples import Samples, unseen
 from unskew.attacks.inversion import Inversion, Search, Update, round_counts
 from unskew.attacks.scene import Scene
 from unskew.core import module_inputs

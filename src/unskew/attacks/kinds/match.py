@@ -22,7 +22,7 @@ from torch import Tensor
 
 from unskew.attacks import success
 from unskew.attacks.attack import Attack, Outcome, Score, share_of
-from unskew.attacks.auxiliary import Samples, look_alikes, unseen
+from unskew.attacks.auxiliary_samples import Samples, look_alikes, unseen
 from unskew.attacks.payloads import part_of
 from unskew.attacks.scene import RecordedRound, Scene, Visit
 from unskew.core.random_keys import numpy_key

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from unskew.attacks import decoders, success
 from unskew.attacks.attack import Attack, Outcome, Score, mean_of
-from unskew.attacks.auxiliary import Samples, look_alikes, unseen
+from unskew.attacks.auxiliary_samples import Samples, look_alikes, unseen
 from unskew.attacks.decoders import Lesson
 from unskew.attacks.kinds.reconstruct import class_means
 from unskew.attacks.payloads import part_of

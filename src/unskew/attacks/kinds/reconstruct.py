@@ -26,7 +26,7 @@ from torch import Tensor
 
 from unskew.attacks import decoders, success
 from unskew.attacks.attack import Attack, Outcome, Score
-from unskew.attacks.auxiliary import Samples, unseen
+from unskew.attacks.auxiliary_samples import Samples, unseen
 from unskew.attacks.decoders import Lesson
 from unskew.attacks.inversion import Search, white_box
 from unskew.attacks.payloads import Exchanges, Taken, activations, at_cut, clearest, inputs, map_of, part_of

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from unskew.attacks.attack import Attack, Outcome, Score, mean_of, share_of
-from unskew.attacks.auxiliary import unseen
+from unskew.attacks.auxiliary_samples import unseen
 from unskew.attacks.payloads import first_trip, part_of
 from unskew.attacks.scene import Scene
 from unskew.core.client import Batch, replace_fields
