@@ -70,7 +70,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from unskew.attacks.attack import Attack
-from unskew.attacks.scene import Scene
+from unskew.attacks.attacked_run import Scene
 from unskew.attacks.attack import Outcome, Score
 
 READS = ("w",)

@@ -12,8 +12,8 @@ from scipy.stats import binom
 
 from tests.attacks.runs import noise, trained
 from tests.cli.calling import call
+from unskew.attacks.attacked_run import Scene
 from unskew.attacks.kinds import audit
-from unskew.attacks.scene import Scene
 from unskew.data.clients.partition import Index
 from unskew.privacy.accounting import gaussian_epsilon
 from unskew.records import schema

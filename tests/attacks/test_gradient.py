@@ -11,8 +11,8 @@ from torch import nn
 
 from tests.attacks.runs import trained
 from unskew.attacks import inversion
+from unskew.attacks.attacked_run import Scene
 from unskew.attacks.kinds.gradient import Gradient
-from unskew.attacks.scene import Scene
 from unskew.core.network import Network
 from unskew.methods import registry
 from unskew.runs import conformance

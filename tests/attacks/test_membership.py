@@ -9,9 +9,9 @@ from scipy.stats import norm
 
 from tests.attacks.runs import noise, trained
 from unskew.attacks import shadows, success
+from unskew.attacks.attacked_run import Scene
 from unskew.attacks.auxiliary_samples import like_those_of
 from unskew.attacks.kinds.membership import Membership
-from unskew.attacks.scene import Scene
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ import torch
 
 from tests.attacks.runs import trained
 from unskew.attacks import decoders, inversion, payloads, success
+from unskew.attacks.attacked_run import Scene
 from unskew.attacks.decoders import Lesson
 from unskew.attacks.kinds.context import Context, Marker
 from unskew.attacks.kinds.reconstruct import Reconstruct
-from unskew.attacks.scene import Scene
 from unskew.errors import StateError
 from unskew.methods.flea import FLea
 

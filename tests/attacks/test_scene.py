@@ -12,7 +12,7 @@ import torch
 from tests.attacks.runs import noise, trained
 from tests.cli.calling import call
 from unskew.attacks import auxiliary_samples, registry
-from unskew.attacks.scene import Scene
+from unskew.attacks.attacked_run import Scene
 from unskew.errors import StateError, UsageError
 from unskew.records import checkpoints, schema
 from unskew.report.page import write_report

@@ -7,11 +7,11 @@ import torch
 
 from tests.attacks.runs import trained
 from unskew.attacks.attack import Score
+from unskew.attacks.attacked_run import Scene
 from unskew.attacks.auxiliary_samples import unseen
 from unskew.attacks.kinds.match import Match
 from unskew.attacks.kinds.prototype import Prototype, _rows
 from unskew.attacks.kinds.statistics import Statistics
-from unskew.attacks.scene import Scene
 from unskew.errors import UsageError
 
 

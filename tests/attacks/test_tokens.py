@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import unskew
+from unskew.attacks.attacked_run import Scene
 from unskew.attacks.kinds.tokens import Tokens, change_of, read_off
-from unskew.attacks.scene import Scene
 from unskew.runs.reopen import UserCode
 
 WORDS, PLACES, N = 200, 6, 240

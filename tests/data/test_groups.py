@@ -13,9 +13,9 @@ import unskew
 from tests.data import arrow
 from unskew import data
 from unskew.attacks import auxiliary_samples, shadows
+from unskew.attacks.attacked_run import Scene
 from unskew.attacks.kinds.audit import Audit
 from unskew.attacks.kinds.membership import Membership
-from unskew.attacks.scene import Scene
 from unskew.data.clients.partition import Index
 from unskew.data.kinds.column_roles import file_question
 from unskew.data.python_objects import settings_of, take

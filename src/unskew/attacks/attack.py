@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from unskew.attacks import registry
-from unskew.attacks.scene import NO_CODE, Scene
+from unskew.attacks.attacked_run import NO_CODE, Scene
 from unskew.core.module_inputs import TableExposure
 from unskew.errors import UsageError
 from unskew.formats import arguments

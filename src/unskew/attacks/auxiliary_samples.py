@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unskew.attacks.scene import Scene
+from unskew.attacks.attacked_run import Scene
 from unskew.core.random_keys import numpy_key
 from unskew.data.clients.federation import Federation
 from unskew.errors import UsageError

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from unskew.attacks import decoders
+from unskew.attacks.attacked_run import RecordedRound, Scene, Visit
 from unskew.attacks.auxiliary_samples import Samples
 from unskew.attacks.decoders import Lesson
 from unskew.attacks.inversion import Search
-from unskew.attacks.scene import RecordedRound, Scene, Visit
 from unskew.core.network import Network
 from unskew.core.part import Part, Trip
 from unskew.core.trees import Weights

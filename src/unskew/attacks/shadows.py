@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unskew.attacks.scene import Scene
+from unskew.attacks.attacked_run import Scene
 from unskew.core.method import Method
 from unskew.core.trees import Weights
 from unskew.data.clients.partition import Index

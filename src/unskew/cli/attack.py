@@ -14,7 +14,7 @@ from unskew.cli.options import POSITIONAL, Json
 from unskew.errors import UsageError
 
 if TYPE_CHECKING:
-    from unskew.attacks.scene import Scene
+    from unskew.attacks.attacked_run import Scene
 
 Samples = Annotated[int, Ge(1), Le(1_000_000)]
 Seeds = Annotated[int, Ge(1), Le(100)]
@@ -75,7 +75,7 @@ def audit(
 
 
 def _scene(arguments: Arguments) -> Scene:
-    from unskew.attacks.scene import Scene
+    from unskew.attacks.attacked_run import Scene
     from unskew.runs.reopen import UserCode
 
     return Scene(arguments.run, UserCode(arguments.method, arguments.model, arguments.loss))

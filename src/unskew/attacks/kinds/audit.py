@@ -33,7 +33,7 @@ import torch
 
 from unskew.attacks import shadows
 from unskew.attacks.attack import Attack, Outcome, Score
-from unskew.attacks.scene import Scene
+from unskew.attacks.attacked_run import Scene
 from unskew.core.random_keys import numpy_key
 from unskew.core.trees import Weights
 from unskew.data.clients.federation import Federation

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from unskew.attacks import success
 from unskew.attacks.attack import Attack, Outcome, Score, share_of
+from unskew.attacks.attacked_run import Scene
 from unskew.attacks.auxiliary_samples import LEAST, unseen
 from unskew.attacks.decoders import Lesson, fit
 from unskew.attacks.payloads import Exchanges, activations, at_cut, clearest, inputs, part_of
-from unskew.attacks.scene import Scene
 from unskew.core.random_keys import numpy_key
 from unskew.formats.setting_ranges import Count
 from unskew.methods.fedmix import FedMix

@@ -31,9 +31,9 @@ from torch import Tensor
 
 from unskew.attacks import shadows, success
 from unskew.attacks.attack import Attack, Outcome, Score, share_of
+from unskew.attacks.attacked_run import Scene
 from unskew.attacks.auxiliary_samples import Samples, unseen
 from unskew.attacks.inversion import Inversion, Search, Update, round_counts
-from unskew.attacks.scene import Scene
 from unskew.core import module_inputs
 from unskew.core.part import overrides
 from unskew.core.random_keys import digest, numpy_key

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from unskew.attacks import success
 from unskew.attacks.attack import Attack, Outcome, Score, share_of
+from unskew.attacks.attacked_run import RecordedRound, Scene, Visit
 from unskew.attacks.auxiliary_samples import Samples, look_alikes, unseen
 from unskew.attacks.payloads import part_of
-from unskew.attacks.scene import RecordedRound, Scene, Visit
 from unskew.core.random_keys import numpy_key
 from unskew.core.trees import Weights
 from unskew.errors import UsageError

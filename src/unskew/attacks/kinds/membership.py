@@ -25,8 +25,8 @@ from annotated_types import Ge, Le, MultipleOf
 
 from unskew.attacks import shadows, success
 from unskew.attacks.attack import Attack, Outcome, Score
+from unskew.attacks.attacked_run import Scene
 from unskew.attacks.auxiliary_samples import Samples, like_those_of, match_classes, unseen
-from unskew.attacks.scene import Scene
 from unskew.core.random_keys import digest, numpy_key
 from unskew.core.trees import Weights
 from unskew.errors import UsageError

@@ -32,11 +32,11 @@ from torch import Tensor
 
 from unskew.attacks import decoders, success
 from unskew.attacks.attack import Attack, Outcome, Score, mean_of
+from unskew.attacks.attacked_run import Scene
 from unskew.attacks.auxiliary_samples import Samples, look_alikes, unseen
 from unskew.attacks.decoders import Lesson
 from unskew.attacks.kinds.reconstruct import class_means
 from unskew.attacks.payloads import part_of
-from unskew.attacks.scene import Scene
 from unskew.core.part import Part
 from unskew.core.random_keys import digest, numpy_key
 from unskew.core.trees import Weights

@@ -26,11 +26,11 @@ from torch import Tensor
 
 from unskew.attacks import decoders, success
 from unskew.attacks.attack import Attack, Outcome, Score
+from unskew.attacks.attacked_run import Scene
 from unskew.attacks.auxiliary_samples import Samples, unseen
 from unskew.attacks.decoders import Lesson
 from unskew.attacks.inversion import Search, white_box
 from unskew.attacks.payloads import Exchanges, Taken, activations, at_cut, clearest, inputs, map_of, part_of
-from unskew.attacks.scene import Scene
 from unskew.core import module_inputs
 from unskew.core.random_keys import numpy_key
 from unskew.formats.setting_ranges import Count

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from unskew.attacks.attack import Attack, Outcome, Score, mean_of, share_of
+from unskew.attacks.attacked_run import Scene
 from unskew.attacks.auxiliary_samples import unseen
 from unskew.attacks.payloads import first_trip, part_of
-from unskew.attacks.scene import Scene
 from unskew.core.client import Batch, replace_fields
 from unskew.core.random_keys import numpy_key
 from unskew.formats.setting_ranges import Count

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from unskew.attacks import success
 from unskew.attacks.attack import Attack, Outcome, Score, mean_of
+from unskew.attacks.attacked_run import Scene
 from unskew.attacks.auxiliary_samples import unseen
-from unskew.attacks.scene import Scene
 from unskew.core.module_inputs import TableExposure, embedding_tables, lookup_ids, table_exposure
 from unskew.core.part import overrides
 from unskew.errors import UsageError
