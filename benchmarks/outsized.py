@@ -129,6 +129,7 @@ def dataset_of(folder: Path, kind: str):
     os.environ["UNSKEW_SCRATCH"] = str(folder)
     from unskew.data import read
     from unskew.data.files import parquet
+    from unskew.data.storage import rows_on_disk
     from unskew.system import machine
 
     for module in (machine, rows_on_disk, parquet):

@@ -7,10 +7,10 @@ import torch
 
 from tests.attacks.runs import trained
 from unskew.attacks import decoders, inversion, payloads, success
-from unskew.attacks.attacked_run import Scene
 from unskew.attacks.decoders import Lesson
 from unskew.attacks.kinds.context import Context, Marker
 from unskew.attacks.kinds.reconstruct import Reconstruct
+from unskew.attacks.target_run import TargetRun
 from unskew.errors import StateError
 from unskew.methods.flea import FLea
 
@@ -19,30 +19,30 @@ FEW = {"model": "cnn_small", "samples": 40, "rounds": 3}
 
 @pytest.fixture(scope="module")
 def flea(tmp_path_factory):
-    scene = Scene(trained(tmp_path_factory.mktemp("flea"), "flea(alpha=0.5)", **FEW))
-    yield scene
-    scene.close()
+    target = TargetRun(trained(tmp_path_factory.mktemp("flea"), "flea(alpha=0.5)", **FEW))
+    yield target
+    target.close()
 
 
-def of(scene: Scene, attack) -> dict[tuple[str, str], float]:
-    return {(s.of, s.metric): s.value for s in attack.attempt(scene, 0).scores}
+def of(target: TargetRun, attack) -> dict[tuple[str, str], float]:
+    return {(s.of, s.metric): s.value for s in attack.attempt(target, 0).scores}
 
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_activations_are_those_that_the_server_kept_with_the_samples_behind(fused, flea, tmp_path):
-    scene = Scene(trained(tmp_path, "flea(alpha=0.5,fused=True)", **FEW)) if fused else flea
-    part = payloads.part_of(scene, FLea)
+    target = TargetRun(trained(tmp_path, "flea(alpha=0.5,fused=True)", **FEW)) if fused else flea
+    part = payloads.part_of(target, FLea)
     assert part is not None
-    labels = {x.tobytes(): int(y) for x, y in zip(scene.run.federation.x, scene.run.federation.y)}
-    first, last = payloads.activations(scene, part, "every")
+    labels = {x.tobytes(): int(y) for x, y in zip(target.run.federation.x, target.run.federation.y)}
+    first, last = payloads.activations(target, part, "every")
     for t, taken in enumerate((first, last), 1):
         assert (taken.t, len(taken.sent)) == (t, 60)  # half of 3 clients' 40 samples
         assert taken.client.tolist() == [k for k in range(3) for _ in range(20)]
-        assert torch.allclose(payloads.at_cut(scene, taken, taken.x), taken.sent, atol=1e-5)
+        assert torch.allclose(payloads.at_cut(target, taken, taken.x), taken.sent, atol=1e-5)
         assert [labels[x.numpy().tobytes()] for x in taken.x] == taken.y.tolist()
     assert torch.equal(first.x, last.x)  # so that the server has both activations of each sample
     assert not torch.equal(first.sent, last.sent)
-    (alone,) = payloads.activations(scene, part, "last")
+    (alone,) = payloads.activations(target, part, "last")
     assert torch.equal(alone.sent, last.sent)
 
 
@@ -103,7 +103,7 @@ def test_a_payload_that_says_nothing_gives_the_mean(values):
 
 def test_raw_inputs_are_read_as_they_are_and_averages_blurred(tmp_path):
     few = {**FEW, "rounds": 1}
-    raw, mixed = (Scene(trained(tmp_path / m, m, **few)) for m in ("feddata", "fedmix"))
+    raw, mixed = (TargetRun(trained(tmp_path / m, m, **few)) for m in ("feddata", "fedmix"))
     assert of(raw, Reconstruct())["as sent", "MSE"] == 0
     blurred = of(mixed, Reconstruct())["as sent", "MSE"]
     alone = {s.metric: s.floor for s in Reconstruct().attempt(mixed, 0).scores}["MSE"]

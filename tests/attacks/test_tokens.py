@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import unskew
-from unskew.attacks.attacked_run import Scene
 from unskew.attacks.kinds.tokens import Tokens, change_of, read_off
+from unskew.attacks.target_run import TargetRun
 from unskew.runs.reopen import UserCode
 
 WORDS, PLACES, N = 200, 6, 240
@@ -50,7 +50,7 @@ def folder(tmp_path_factory):
 
 def run(
     folder: Path, method: str = "fedavg", name: str = "r", model: str = "Bag", **settings: object
-) -> Scene:
+) -> TargetRun:
     few = {
         "clients": 3,
         "rounds": 2,
@@ -62,14 +62,14 @@ def run(
     } | settings
     net = f"{folder / 'net.py'}:{model}"
     unskew.run(method, str(folder / "s.npz"), model=net, folder=folder, name=name, progress=False, **few)
-    return Scene(folder / name, code=UserCode(None, net))
+    return TargetRun(folder / name, code=UserCode(None, net))
 
 
 @pytest.fixture(scope="module")
 def attacked(folder):
-    scene = run(folder)
-    yield scene
-    scene.close()
+    target = run(folder)
+    yield target
+    target.close()
 
 
 def test_an_update_names_the_words_of_a_clients_samples(attacked):
@@ -93,19 +93,19 @@ def test_an_update_names_the_words_of_a_clients_samples(attacked):
 def test_decay_and_the_kind_of_table_hide_nothing(folder, tmp_path, settings):
     for file in ("s.npz", "net.py"):
         (tmp_path / file).write_bytes((folder / file).read_bytes())
-    scene = run(tmp_path, **settings)
-    assert {s.value for s in Tokens().attempt(scene, 0).scores} == {1.0}
-    scene.close()
+    target = run(tmp_path, **settings)
+    assert {s.value for s in Tokens().attempt(target, 0).scores} == {1.0}
+    target.close()
 
 
 def test_what_hides_rows_leaves_the_attacker_what_it_knew(folder, tmp_path):
     for file in ("s.npz", "net.py"):
         (tmp_path / file).write_bytes((folder / file).read_bytes())
-    scene = run(tmp_path, "fedavg+efsign")
-    outcome = Tokens().attempt(scene, 0)
+    target = run(tmp_path, "fedavg+efsign")
+    outcome = Tokens().attempt(target, 0)
     assert not [s.doubt for s in outcome.scores if s.doubt]
     assert next(s for s in outcome.scores if s.main).value < 0.95
-    scene.close()
+    target.close()
 
 
 def test_rows_shrink_together_and_rounding_is_no_change():

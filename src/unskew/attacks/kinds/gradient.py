@@ -31,9 +31,9 @@ from torch import Tensor
 
 from unskew.attacks import shadows, success
 from unskew.attacks.attack import Attack, Outcome, Score, share_of
-from unskew.attacks.attacked_run import Scene
 from unskew.attacks.auxiliary_samples import Samples, unseen
 from unskew.attacks.inversion import Inversion, Search, Update, round_counts
+from unskew.attacks.target_run import TargetRun
 from unskew.core import module_inputs
 from unskew.core.part import overrides
 from unskew.core.random_keys import digest, numpy_key
@@ -69,20 +69,20 @@ class Gradient(Attack):
     adversary: ClassVar[str] = "the server, which reads each update and knows how many samples are behind it"
     quick: ClassVar[Mapping[str, object]] = {"samples": 4, "steps": 100, "batch": 0, "most": 8}
 
-    def refuse(self, scene: Scene) -> str | None:
-        if scene.run.task.name != "classification":
+    def refuse(self, target: TargetRun) -> str | None:
+        if target.run.task.name != "classification":
             return "it needs one label a sample"
-        if not set(scene.run.fed.net.learnable) <= set(scene.sent):
+        if not set(target.run.fed.net.learnable) <= set(target.sent):
             return "its clients do not send all weights that they train"
-        if any(overrides(p, hook) for p in scene.run.method.parts for hook in ("starts", "dispatch")):
+        if any(overrides(p, hook) for p in target.run.method.parts for hook in ("starts", "dispatch")):
             return (
                 "its clients start from weights of their own, and an inversion from those that all are sent"
             )
-        if module_inputs.has_embedding(scene.run.fed.net.module):
+        if module_inputs.has_embedding(target.run.fed.net.module):
             return "its model looks whole numbers up, and an inversion moves inputs"
         changing = [
             p.name
-            for p in scene.run.method.parts
+            for p in target.run.method.parts
             if p.samples_apart or overrides(p, "encode") or overrides(p, "sends")
         ]
         if self.batch and changing:
@@ -91,70 +91,72 @@ class Gradient(Attack):
                 " the attack would"
             )
             return f"{text}; set batch=0, which attacks updates as they were sent"
-        if not self.batch and not self._smallest(scene):
+        if not self.batch and not self._smallest(target):
             return f"no client that answered in its last round has at most {self.most} samples; set batch"
         return None
 
-    def attempt(self, scene: Scene, seed: int) -> Outcome:
-        start, clients = self._clients(scene, seed)
+    def attempt(self, target: TargetRun, seed: int) -> Outcome:
+        start, clients = self._clients(target, seed)
         attacked = torch.cat([stored for stored, _, _ in clients])
-        own = unseen(scene.federation, attacked, seed, most=500)
-        own_x = scene.seen(own.x)
+        own = unseen(target.federation, attacked, seed, most=500)
+        own_x = target.seen(own.x)
         inversion = Inversion(
-            scene.trainer.net, scene.run, (self.steps, self.tv, self.rate), Search.like(own_x)
+            target.trainer.net, target.run, (self.steps, self.tv, self.rate), Search.like(own_x)
         )
         answers, there, owners = list[Tensor](), list[Tensor](), list[int]()
         right = list[tuple[int, int]]()
         for number, (stored, y, after) in enumerate(clients):
-            update = Update(start.weights, after, start.lr, len(y), self._steps(scene, len(y)))
+            update = Update(start.weights, after, start.lr, len(y), self._steps(target, len(y)))
             labels = inversion.labels(update, own_x)
-            right.append((_common(labels, y), _common(_likeliest(own, len(y), scene.run.fed.classes), y)))
+            right.append((_common(labels, y), _common(_likeliest(own, len(y), target.run.fed.classes), y)))
             x = inversion.inputs(update, labels, digest(seed, "inversion", number))
             x = torch.cat([x, inversion.read_off(update, own_x)])
-            stored_x = scene.unseen_by_model(x)
+            stored_x = target.unseen_by_model(x)
             answers.append(stored_x[_pairs(stored_x, stored)])
             there.append(stored)
             owners += [number] * len(y)
         found = torch.cat(answers), torch.cat(there), torch.tensor(owners)
-        return self._outcome(scene, own, found, right)
+        return self._outcome(target, own, found, right)
 
-    def _smallest(self, scene: Scene) -> list[int]:
+    def _smallest(self, target: TargetRun) -> list[int]:
         """Clients that answered in the last round and have at most `most` samples, the smallest first."""
-        sizes = scene.federation.sizes
-        answered = (k for k in scene.answered(scene.final.t) if 0 < sizes[k] <= self.most)
+        sizes = target.federation.sizes
+        answered = (k for k in target.answered(target.final.t) if 0 < sizes[k] <= self.most)
         return sorted(answered, key=lambda k: (sizes[k], k))
 
-    def _steps(self, scene: Scene, n: int) -> int:
-        epochs = self.epochs if self.batch else scene.run.settings.epochs_in(scene.final.t)
-        return epochs * -(-n // scene.run.settings.batch)
+    def _steps(self, target: TargetRun, n: int) -> int:
+        epochs = self.epochs if self.batch else target.run.settings.epochs_in(target.final.t)
+        return epochs * -(-n // target.run.settings.batch)
 
-    def _clients(self, scene: Scene, seed: int) -> tuple[Broadcast, list[tuple[Tensor, Tensor, Weights]]]:
+    def _clients(
+        self, target: TargetRun, seed: int
+    ) -> tuple[Broadcast, list[tuple[Tensor, Tensor, Weights]]]:
         """(the broadcast, for each client its stored samples, their classes, and its weights after
         training)."""
-        y = torch.as_tensor(scene.federation.y)
+        y = torch.as_tensor(target.federation.y)
         if not self.batch:
-            heard, least = scene.last_round, self._smallest(scene)[: max(1, self.samples // 2)]
+            heard, least = target.last_round, self._smallest(target)[: max(1, self.samples // 2)]
             assert heard.start is not None
-            rows = [torch.as_tensor(np.asarray(scene.federation.train[k])) for k in least]
+            rows = [torch.as_tensor(np.asarray(target.federation.train[k])) for k in least]
             sent = {r.client: {**heard.start.weights, **r.weights} for r in heard.replies}
-            return heard.start, [(scene.stored(r), y[r], sent[k]) for k, r in zip(least, rows)]
-        start = scene.last_round.start if self.at == "last" else None
-        start = start or Broadcast(1, scene.run.settings.lr, scene.run.fed.net.weights(), {})
+            return heard.start, [(target.stored(r), y[r], sent[k]) for k, r in zip(least, rows)]
+        start = target.last_round.start if self.at == "last" else None
+        start = start or Broadcast(1, target.run.settings.lr, target.run.fed.net.weights(), {})
         count = max(1, self.samples // self.batch)
-        drawn = numpy_key(seed, "gradient").permutation(np.unique(scene.federation.train.rows))[
+        drawn = numpy_key(seed, "gradient").permutation(np.unique(target.federation.train.rows))[
             : count * self.batch
         ]
         inside = np.kron(np.eye(count, dtype=bool), np.ones((1, self.batch), dtype=bool))[:, : len(drawn)]
-        stored, labels = scene.stored(drawn), y[torch.as_tensor(drawn)]
+        stored, labels = target.stored(drawn), y[torch.as_tensor(drawn)]
         plan = self.epochs, digest(seed, "clients")
-        after = shadows.train_shadows(scene, scene.seen(stored), labels, inside, start, plan)
+        after = shadows.train_shadows(target, target.seen(stored), labels, inside, start, plan)
         return start, [
             (stored[torch.as_tensor(row)], labels[torch.as_tensor(row)], w) for row, w in zip(inside, after)
         ]
 
     def _outcome(
         self,
-        scene: Scene,
+        target: TargetRun,
         own: Samples,
         found: tuple[Tensor, Tensor, Tensor],
         right: Sequence[tuple[int, int]],
@@ -166,7 +168,7 @@ class Gradient(Attack):
             if self.batch
             else "updates as sent"
         )
-        mine, back, were = (scene.natural(x).float() for x in (own.x, answers, there))
+        mine, back, were = (target.natural(x).float() for x in (own.x, answers, there))
         recovered, guessed = (sum(r[i] for r in right) for i in (0, 1))
         n = len(there)
         scores = [Score("w", of, "labels recovered", *share_of(recovered, n), guessed / n, 1.0, n)]

@@ -26,11 +26,11 @@ from torch import Tensor
 
 from unskew.attacks import decoders, success
 from unskew.attacks.attack import Attack, Outcome, Score
-from unskew.attacks.attacked_run import Scene
 from unskew.attacks.auxiliary_samples import Samples, unseen
 from unskew.attacks.decoders import Lesson
 from unskew.attacks.inversion import Search, white_box
 from unskew.attacks.payloads import Exchanges, Taken, activations, at_cut, clearest, inputs, map_of, part_of
+from unskew.attacks.target_run import TargetRun
 from unskew.core import module_inputs
 from unskew.core.random_keys import numpy_key
 from unskew.formats.setting_ranges import Count
@@ -57,29 +57,29 @@ class Reconstruct(Attack):
     adversary: ClassVar[str] = "the server, and every client that is sent the same; all have the model"
     quick: ClassVar[Mapping[str, object]] = {"samples": 100, "own": 500, "steps": 100, "exchanges": "ends"}
 
-    def refuse(self, scene: Scene) -> str | None:
-        part = part_of(scene, FLea)
-        if part is None and part_of(scene, FedMix) is None and part_of(scene, FedData) is None:
+    def refuse(self, target: TargetRun) -> str | None:
+        part = part_of(target, FLea)
+        if part is None and part_of(target, FedMix) is None and part_of(target, FedData) is None:
             return "its clients share neither activations of samples (FLea) nor inputs (FedMix, FedData)"
-        if part is not None and (scene.final.t < 2 or not part.trips):
+        if part is not None and (target.final.t < 2 or not part.trips):
             return "FLea shares activations after every round but the last, and this run has none"
         return None
 
-    def attempt(self, scene: Scene, seed: int) -> Outcome:
-        if part := part_of(scene, FLea):
-            takens = activations(scene, part, self.exchanges)
+    def attempt(self, target: TargetRun, seed: int) -> Outcome:
+        if part := part_of(target, FLea):
+            takens = activations(target, part, self.exchanges)
         else:
-            takens = [inputs(scene, part_of(scene, FedMix) or part_of(scene, FedData))]  # type: ignore[arg-type]
+            takens = [inputs(target, part_of(target, FedMix) or part_of(target, FedData))]  # type: ignore[arg-type]
         every = torch.unique(torch.cat([taken.x for taken in takens]), dim=0)
-        own = unseen(scene.federation, every, seed, most=self.own)
-        taken = clearest(scene, takens, own, seed)
+        own = unseen(target.federation, every, seed, most=self.own)
+        taken = clearest(target, takens, own, seed)
         rows = torch.as_tensor(numpy_key(seed, "attacked").permutation(len(taken.sent))[: self.samples])
-        there, mine = scene.natural(taken.x[rows]).float(), scene.natural(own.x).float().to(taken.x.device)
+        there, mine = target.natural(taken.x[rows]).float(), target.natural(own.x).float().to(taken.x.device)
         guess, scores = success.guess_of(mine), list[Score]()
         if taken.cut:
-            answers = self._answers(scene, taken, rows, own, mine, seed)
+            answers = self._answers(target, taken, rows, own, mine, seed)
         else:
-            answers = {"as sent": scene.natural(taken.sent[rows]).float()}
+            answers = {"as sent": target.natural(taken.sent[rows]).float()}
         for of, answer in answers.items():
             scores += success.likeness_scores(
                 taken.share, of, answer, there, guess, taken.client[rows], of != CLASS_MEAN
@@ -93,26 +93,26 @@ class Reconstruct(Attack):
         return Outcome(tuple(scores), read, {f"{taken.share} turned back into images": sheet})
 
     def _answers(
-        self, scene: Scene, taken: Taken, rows: Tensor, own: Samples, mine: Tensor, seed: int
+        self, target: TargetRun, taken: Taken, rows: Tensor, own: Samples, mine: Tensor, seed: int
     ) -> dict[str, Tensor]:
         """The samples by each attacker, in natural units. mine: the attacker's own samples in these."""
-        net, sent, shown = scene.trainer.net, taken.sent[rows], at_cut(scene, taken, own.x)
+        net, sent, shown = target.trainer.net, taken.sent[rows], at_cut(target, taken, own.x)
         lesson = Lesson(shown, mine.to(shown.device), self.steps, seed)
-        means = class_means(mine, own.y.to(mine.device), scene.run.fed.classes)
+        means = class_means(mine, own.y.to(mine.device), target.run.fed.classes)
         answers = {
             "linear decoder": decoders.linear_decoder(lesson)(sent),
             "deep decoder": decoders.deep_decoder(lesson)(sent),
         }
         if not module_inputs.has_embedding(net.module):
-            own_x = scene.seen(own.x)
+            own_x = target.seen(own.x)
             first = decoders.linear_decoder(Lesson(shown, own_x, 1, 0))(sent)
             within = Search.like(own_x)
-            with scene.trainer.evaluating(), torch.enable_grad():
+            with target.trainer.evaluating(), torch.enable_grad():
                 x = [
                     white_box(map_of(net, taken), aims, begin, within, self.steps)
                     for aims, begin in zip(sent.split(64), first.split(64))
                 ]
-            answers[WHITE_BOX] = scene.natural(scene.unseen_by_model(torch.cat(x))).float()
+            answers[WHITE_BOX] = target.natural(target.unseen_by_model(torch.cat(x))).float()
         return answers | {CLASS_MEAN: means[taken.y[rows]]}
 
 

@@ -199,7 +199,7 @@ class OverlayStore:
 T = TypeVar("T")
 
 
-class Scene:
+class TargetRun:
     """A finished run as seen by a reader of its payloads; `close` it after use.
 
     final: the state after the last round. last_t: the number of that round. trainer: the clients with their
@@ -283,7 +283,7 @@ class Scene:
         return [str(self.path), *self.named]
 
     @property
-    def told(self) -> str:
+    def remark(self) -> str:
         """A remark for findings if only the merged model was attacked; else ""."""
         return f"only the merged model was attacked, because {self.merged_only}" if self.merged_only else ""
 
