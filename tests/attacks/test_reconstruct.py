@@ -7,7 +7,7 @@ import torch
 
 from tests.attacks.runs import trained
 from unskew.attacks import decoders, inversion, payloads, success
-from unskew.attacks.decoders import Lesson
+from unskew.attacks.decoders import TrainingSet
 from unskew.attacks.kinds.context import Context, Marker
 from unskew.attacks.kinds.reconstruct import Reconstruct
 from unskew.attacks.target_run import TargetRun
@@ -75,7 +75,7 @@ def test_ridge_regression_inverts_a_linear_map(n):
     x, A = torch.rand(n + 5, 1, 3, 3, generator=generator), torch.randn(9, 9, generator=generator)
     x[:2] = torch.tensor([0.0, 1.0])[:, None, None, None]  # the range of all samples
     h = (x.flatten(1) @ torch.linalg.qr(A).Q + 2).repeat(1, 8).reshape(n + 5, 8, 3, 3)
-    made = decoders.linear_decoder(Lesson(h[:n], x[:n], 1, 0))(h[n:])
+    made = decoders.linear_decoder(TrainingSet(h[:n], x[:n], 1, 0))(h[n:])
     torch.testing.assert_close(made, x[n:], atol=1e-5, rtol=0)
 
 
@@ -96,7 +96,7 @@ def test_a_payload_that_says_nothing_gives_the_mean(values):
     """Also one of more values than there are samples, which can be fitted as if they said all."""
     x = torch.rand(300, 1, 6, 6, generator=torch.Generator().manual_seed(1))
     nothing = torch.rand(300, values, generator=torch.Generator().manual_seed(2))
-    made = decoders.linear_decoder(Lesson(nothing[:200], x[:200], 1, 0))(nothing[200:])
+    made = decoders.linear_decoder(TrainingSet(nothing[:200], x[:200], 1, 0))(nothing[200:])
     floor = float(success.mse(x[:200].mean(0, keepdim=True).expand_as(x[200:]), x[200:]).mean())
     assert float(success.mse(made, x[200:]).mean()) == pytest.approx(floor, rel=0.1)
 
@@ -117,12 +117,12 @@ def test_what_a_decoder_learns_does_not_depend_on_the_unit_of_samples(decoder, m
     volumes from -1000 to 3000 at 16."""
     x = torch.rand(120, 1, 6, 6, generator=torch.Generator().manual_seed(1)).round()
     sent = x.flatten(1) if decoder is not decoders.deep_decoder else x
-    large, tiny = (decoder(Lesson(sent, scale * x, 40, 0))(sent) / scale for scale in (4096, 1 / 128))
+    large, tiny = (decoder(TrainingSet(sent, scale * x, 40, 0))(sent) / scale for scale in (4096, 1 / 128))
     assert torch.allclose(large, tiny, atol=1e-5)
-    blank = decoder(Lesson(sent, 0 * x + 7, 1, 0))(sent)  # of samples that are all one number
+    blank = decoder(TrainingSet(sent, 0 * x + 7, 1, 0))(sent)  # of samples that are all one number
     assert bool(blank.isfinite().all())
     monkeypatch.setattr(decoders, "replace", None)  # numbers like those of images are learnt as they are
-    assert bool(decoder(Lesson(sent, x, 1, 0))(sent).isfinite().all())
+    assert bool(decoder(TrainingSet(sent, x, 1, 0))(sent).isfinite().all())
 
 
 @pytest.mark.parametrize(("background", "colour"), [(0.0, 1.0), (1.0, 0.0)])

@@ -78,8 +78,8 @@ def test_a_prototype_is_read_with_the_model_of_the_client_that_sent_it(rebafl):
     assert start is not None
     for reply in target.last_round.replies:
         client = {**start.weights, **reply.weights}
-        lesson = attack._victim(target, reply.client, own, 0).lesson
-        assert torch.allclose(lesson.sent, net.features_of(client, target.seen(own.x)))
+        training = attack._victim(target, reply.client, own, 0).training
+        assert torch.allclose(training.sent, net.features_of(client, target.seen(own.x)))
         c = int(reply.shares["rebafl"]["counts"].argmax())
         sent = reply.shares["rebafl"]["sums"][c] / reply.shares["rebafl"]["counts"][c]
         assert any(torch.equal(h, sent) for h in group.h)

@@ -107,7 +107,7 @@ class Clients:
     a client after training, and that are trained. keeps_model: whether clients keep weights of the model
     itself or are sent weights of their own, so that none predicts with the server's. cuts: the blocks of the
     model that some Part taps. masks_before: by cut, the number of dropout layers before it, which a pass from
-    the cut leaves out. hooks: by hook, the Parts that define it, in the method's order. beside: by Part, the
+    the cut leaves out. hooks: by hook, the Parts that define it, in the method's order. own_extra: by Part, the
     extra weights that it keeps at the client; hidden: by Part, those that other Parts keep. apart: the Part
     that protects single samples. chance: the source of the random numbers on which a guarantee relies.
     """
@@ -121,10 +121,10 @@ class Clients:
         self.keeps_model = not self.kept <= net.extra.keys() or method.dispatcher is not None
         self.frozen = net.constants | {n for n in net.learnable if method.freezes(n, fed)}
         extra = [n for n in net.extra if n in self.kept]
-        self.beside = {
+        self.own_extra = {
             p.name: frozenset(n for n in extra if n.startswith(f"{p.name}.")) for p in method.parts
         }
-        self.hidden = {p.name: frozenset(extra) - self.beside[p.name] for p in method.parts}
+        self.hidden = {p.name: frozenset(extra) - self.own_extra[p.name] for p in method.parts}
         self.sent = tuple(n for n in net.weights() if n not in self.kept and n not in self.frozen)
         self.learnt = tuple(n for n in net.learnable if n not in self.frozen)
         self.mask_shapes = mask_shapes(net)

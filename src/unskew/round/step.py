@@ -39,7 +39,7 @@ NO_GRADIENT = (
 class LaneState:
     """What the steps of a chunk read and change.
 
-    weights, lane_table: stacked over lanes, see `lanes.lane_table`. Weights that are frozen in the model are
+    weights, lane_table: stacked over lanes, see `lane_views.lane_table`. Weights that are frozen in the model are
     only in `LaneViews.constants`. loss_sum: [G], each lane's training loss summed over samples.
     """
 

@@ -1,7 +1,7 @@
 """Local training of a round's clients: `Update` trains one chunk of them, `Trainer` all chunks on threads.
 
 A chunk is a group of clients that train together; each has one lane, an index on the first axis of stacked
-tensors (see `lanes` and `schedule`). `Update.run` calls the Parts' hooks in this order: `begin`, `starts`,
+tensors (see `lane_views` and `chunks`). `Update.run` calls the Parts' hooks in this order: `begin`, `starts`,
 the steps (see `step`), `finish`, `sends`, `encode`. The trainer also runs the client side of trips. Letters:
 G lanes.
 """

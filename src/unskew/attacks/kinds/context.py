@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from unskew.attacks import success
 from unskew.attacks.attack import Attack, Outcome, Score, share_of
 from unskew.attacks.auxiliary_samples import LEAST, unseen
-from unskew.attacks.decoders import Lesson, fit
+from unskew.attacks.decoders import TrainingSet, fit
 from unskew.attacks.payloads import Exchanges, activations, at_cut, clearest, inputs, part_of
 from unskew.attacks.target_run import TargetRun
 from unskew.core.random_keys import numpy_key
@@ -117,8 +117,8 @@ class Context(Attack):
         scores = list[Score]()
         for n in sizes:
             mine, marks_of_mine = _marked(marker, own.x[: n * group], group, numpy_key(seed, "marks", "own"))
-            lesson = Lesson(sent(mine), marks_of_mine.long(), self.steps, seed)
-            z = fit(lesson, _classifier(lesson.sent.shape[1:]), F.cross_entropy)(sent(shared))
+            training = TrainingSet(sent(mine), marks_of_mine.long(), self.steps, seed)
+            z = fit(training, _classifier(training.sent.shape[1:]), F.cross_entropy)(sent(shared))
             sure = (z[:, 1] - z[:, 0]).cpu().numpy()
             scores += _scores(taken.share, f"{n} own samples", sure, marks, (seed, n == sizes[-1]))
         return Outcome(tuple(scores), f"{len(own)} {own.name}")

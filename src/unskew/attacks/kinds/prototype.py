@@ -33,7 +33,7 @@ from torch import Tensor
 from unskew.attacks import decoders, success
 from unskew.attacks.attack import Attack, Outcome, Score, mean_of
 from unskew.attacks.auxiliary_samples import Samples, look_alikes, unseen
-from unskew.attacks.decoders import Lesson
+from unskew.attacks.decoders import TrainingSet
 from unskew.attacks.kinds.reconstruct import class_means
 from unskew.attacks.payloads import part_of
 from unskew.attacks.target_run import TargetRun
@@ -69,10 +69,10 @@ class Prototypes:
 
 @dataclass(frozen=True)
 class Victim:
-    """A client under attack. lesson: the attacker's own samples under the client's model. attackers: the maps
+    """A client under attack. training: the attacker's own samples under the client's model. attackers: the maps
     from prototypes [N, D] to samples in natural units, by name."""
 
-    lesson: Lesson
+    training: TrainingSet
     attackers: Mapping[str, Callable[[Tensor], Tensor]]
 
 
@@ -133,7 +133,7 @@ class Prototype(Attack):
         """The attackers on client k, which know its model."""
         net, w = target.trainer.net, _weights_of(target, k)
         features = _features(target, w)(target.seen(own.x, k))
-        lesson = Lesson(features, target.natural(own.x).float(), self.steps, seed)
+        training = TrainingSet(features, target.natural(own.x).float(), self.steps, seed)
 
         def generated(h: Tensor) -> Tensor:
             plan, shape = (self.steps, digest(seed, "grnn")), torch.Size(target.run.fed.shape)
@@ -141,7 +141,7 @@ class Prototype(Attack):
             return target.natural(target.unseen_by_model(x)).float()
 
         trained = (("linear", decoders.linear_decoder), ("upcnn", decoders.upcnn), ("vae", decoders.vae))
-        return Victim(lesson, {name: learn(lesson) for name, learn in trained} | {"grnn": generated})
+        return Victim(training, {name: learn(training) for name, learn in trained} | {"grnn": generated})
 
     def _answers(
         self, group: Prototypes, victims: Mapping[int, Victim], y: Tensor, means: Tensor, seed: int
@@ -151,7 +151,8 @@ class Prototype(Attack):
         usual = sorted(len(x) for x in group.x)[len(group.x) // 2]
         many = -(-TRIALS // len(attacked))
         trials = {
-            k: _trial(victims[k].lesson, y, means, (usual, many, digest(seed, group.of, k))) for k in attacked
+            k: _trial(victims[k].training, y, means, (usual, many, digest(seed, group.of, k)))
+            for k in attacked
         }
         tried = list[Tensor](x for trial in trials.values() for x in trial.x)
         pooled = Prototypes(
@@ -235,7 +236,7 @@ def _features(target: TargetRun, w: Weights) -> Callable[[Tensor], Tensor]:
     return features
 
 
-def _trial(lesson: Lesson, y: Tensor, means: Tensor, plan: tuple[int, int, int]) -> Prototypes:
+def _trial(training: TrainingSet, y: Tensor, means: Tensor, plan: tuple[int, int, int]) -> Prototypes:
     """Prototypes of the attacker's own samples. plan: (samples of each, number of prototypes, seed)."""
     usual, many, seed = plan
     rng = numpy_key(seed, "trial")
@@ -243,7 +244,7 @@ def _trial(lesson: Lesson, y: Tensor, means: Tensor, plan: tuple[int, int, int])
     classes = [c for c, count in counts.items() if count >= min(usual, TRIALS, max(counts.values()))]
     labels = [int(rng.choice(classes)) for _ in range(many)]
     rows = [torch.as_tensor(rng.permutation(torch.nonzero(y == c).flatten().numpy())[:usual]) for c in labels]
-    h, x = torch.stack([lesson.sent[each].mean(0) for each in rows]), [lesson.x[each] for each in rows]
+    h, x = torch.stack([training.sent[each].mean(0) for each in rows]), [training.x[each] for each in rows]
     return Prototypes("own", h, x, means[labels], torch.full((many,), -1))
 
 

@@ -27,9 +27,18 @@ from torch import Tensor
 from unskew.attacks import decoders, success
 from unskew.attacks.attack import Attack, Outcome, Score
 from unskew.attacks.auxiliary_samples import Samples, unseen
-from unskew.attacks.decoders import Lesson
+from unskew.attacks.decoders import TrainingSet
 from unskew.attacks.inversion import Search, white_box
-from unskew.attacks.payloads import Exchanges, Taken, activations, at_cut, clearest, inputs, map_of, part_of
+from unskew.attacks.payloads import (
+    Exchanges,
+    SamplePayloads,
+    activations,
+    at_cut,
+    clearest,
+    inputs,
+    map_of,
+    part_of,
+)
 from unskew.attacks.target_run import TargetRun
 from unskew.core import module_inputs
 from unskew.core.random_keys import numpy_key
@@ -67,12 +76,12 @@ class Reconstruct(Attack):
 
     def attempt(self, target: TargetRun, seed: int) -> Outcome:
         if part := part_of(target, FLea):
-            takens = activations(target, part, self.exchanges)
+            candidates = activations(target, part, self.exchanges)
         else:
-            takens = [inputs(target, part_of(target, FedMix) or part_of(target, FedData))]  # type: ignore[arg-type]
-        every = torch.unique(torch.cat([taken.x for taken in takens]), dim=0)
+            candidates = [inputs(target, part_of(target, FedMix) or part_of(target, FedData))]  # type: ignore[arg-type]
+        every = torch.unique(torch.cat([taken.x for taken in candidates]), dim=0)
         own = unseen(target.federation, every, seed, most=self.own)
-        taken = clearest(target, takens, own, seed)
+        taken = clearest(target, candidates, own, seed)
         rows = torch.as_tensor(numpy_key(seed, "attacked").permutation(len(taken.sent))[: self.samples])
         there, mine = target.natural(taken.x[rows]).float(), target.natural(own.x).float().to(taken.x.device)
         guess, scores = success.guess_of(mine), list[Score]()
@@ -89,23 +98,23 @@ class Reconstruct(Attack):
         )
         read = f"{len(own)} {own.name}"
         if taken.cut:
-            read += f"; read in {len(takens)} exchanges, best after round {taken.t}"
+            read += f"; read in {len(candidates)} exchanges, best after round {taken.t}"
         return Outcome(tuple(scores), read, {f"{taken.share} turned back into images": sheet})
 
     def _answers(
-        self, target: TargetRun, taken: Taken, rows: Tensor, own: Samples, mine: Tensor, seed: int
+        self, target: TargetRun, taken: SamplePayloads, rows: Tensor, own: Samples, mine: Tensor, seed: int
     ) -> dict[str, Tensor]:
         """The samples by each attacker, in natural units. mine: the attacker's own samples in these."""
         net, sent, shown = target.trainer.net, taken.sent[rows], at_cut(target, taken, own.x)
-        lesson = Lesson(shown, mine.to(shown.device), self.steps, seed)
+        training = TrainingSet(shown, mine.to(shown.device), self.steps, seed)
         means = class_means(mine, own.y.to(mine.device), target.run.fed.classes)
         answers = {
-            "linear decoder": decoders.linear_decoder(lesson)(sent),
-            "deep decoder": decoders.deep_decoder(lesson)(sent),
+            "linear decoder": decoders.linear_decoder(training)(sent),
+            "deep decoder": decoders.deep_decoder(training)(sent),
         }
         if not module_inputs.has_embedding(net.module):
             own_x = target.seen(own.x)
-            first = decoders.linear_decoder(Lesson(shown, own_x, 1, 0))(sent)
+            first = decoders.linear_decoder(TrainingSet(shown, own_x, 1, 0))(sent)
             within = Search.like(own_x)
             with target.trainer.evaluating(), torch.enable_grad():
                 x = [
