@@ -14,7 +14,7 @@ from torch import Tensor
 
 from unskew.attacks import decoders
 from unskew.attacks.auxiliary_samples import Samples
-from unskew.attacks.decoders import Lesson
+from unskew.attacks.decoders import TrainingSet
 from unskew.attacks.inversion import Search
 from unskew.attacks.target_run import RecordedRound, TargetRun, Visit
 from unskew.core.network import Network
@@ -103,9 +103,9 @@ def clearest(
     x = Search.like(x).standardised(x)
 
     def error(taken: SamplePayloads) -> float:
-        lesson = Lesson(at_cut(target, taken, own.x), x, 0, seed)
-        _, rows = lesson.parts()
-        return float((decoders.linear_decoder(lesson)(lesson.sent[rows]) - x[rows]).pow(2).mean())
+        training = TrainingSet(at_cut(target, taken, own.x), x, 0, seed)
+        _, rows = training.parts()
+        return float((decoders.linear_decoder(training)(training.sent[rows]) - x[rows]).pow(2).mean())
 
     return candidates[0] if len(candidates) == 1 else min(candidates, key=error)
 

@@ -107,9 +107,9 @@ class Clients:
     a client after training, and that are trained. keeps_model: whether clients keep weights of the model
     itself or are sent weights of their own, so that none predicts with the server's. cuts: the blocks of the
     model that some Part taps. masks_before: by cut, the number of dropout layers before it, which a pass from
-    the cut leaves out. hooks: by hook, the Parts that define it, in the method's order. own_extra: by Part, the
-    extra weights that it keeps at the client; hidden: by Part, those that other Parts keep. apart: the Part
-    that protects single samples. chance: the source of the random numbers on which a guarantee relies.
+    the cut leaves out. hooks: by hook, the Parts that define it, in the method's order. own_extra: by Part,
+    the extra weights that it keeps at the client; hidden: by Part, those that other Parts keep. apart: the
+    Part that protects single samples. chance: the source of the random numbers on which a guarantee relies.
     """
 
     def __init__(self, method: Method, fed: Fed, samples: Samples, training: LocalTraining):

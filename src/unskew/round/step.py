@@ -39,8 +39,8 @@ NO_GRADIENT = (
 class LaneState:
     """What the steps of a chunk read and change.
 
-    weights, lane_table: stacked over lanes, see `lane_views.lane_table`. Weights that are frozen in the model are
-    only in `LaneViews.constants`. loss_sum: [G], each lane's training loss summed over samples.
+    weights, lane_table: stacked over lanes, see `lane_views.lane_table`. Weights that are frozen in the model
+    are only in `LaneViews.constants`. loss_sum: [G], each lane's training loss summed over samples.
     """
 
     weights: Weights

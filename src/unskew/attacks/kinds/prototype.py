@@ -69,8 +69,8 @@ class Prototypes:
 
 @dataclass(frozen=True)
 class Victim:
-    """A client under attack. training: the attacker's own samples under the client's model. attackers: the maps
-    from prototypes [N, D] to samples in natural units, by name."""
+    """A client under attack. training: the attacker's own samples under the client's model. attackers: the
+    maps from prototypes [N, D] to samples in natural units, by name."""
 
     training: TrainingSet
     attackers: Mapping[str, Callable[[Tensor], Tensor]]
