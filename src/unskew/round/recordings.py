@@ -28,7 +28,8 @@ from unskew.round.lane_views import LaneViews
 from unskew.round.layer_kernels import Kernels, use_kernels
 from unskew.round.noise import PAD_STEPS
 from unskew.round.optimisers import Optimiser, optimiser
-from unskew.round.step import Feed, LaneState, LaneStep, Steps
+from unskew.round.samples import Feed
+from unskew.round.step import LaneState, LaneStep, Steps
 
 MOST_STAGES = 12
 """Maximum number of stages in memory; the least recently used stage is dropped first."""

@@ -38,7 +38,8 @@ from unskew.round.precision import device_mode
 from unskew.round.recordings import StepRecordings
 from unskew.round.sample_privacy import Release, clip_to_bounds, with_sums
 from unskew.round.samples import Samples
-from unskew.round.step import LaneState, LaneStep, Steps, with_resting
+from unskew.round.step import LaneState, LaneStep, Steps
+from unskew.round.step_hooks import with_resting
 
 
 class Update:
