@@ -358,7 +358,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Notes]]:
                 torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=MEMORY)
             )
             monkeypatch.setattr("unskew.round.trainer.CudaGraphs", Recorder)
-            monkeypatch.setattr(trainer, "_prepare_thread", _settle)
+            monkeypatch.setattr(trainer, "prepare_thread", _settle)
             stack.enter_context(looking())
             return NOTES
 

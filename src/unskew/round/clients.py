@@ -22,7 +22,7 @@ from unskew.core.part import HOOKS, overrides
 from unskew.core.random_keys import key
 from unskew.core.trees import Tree, Weights, align_tree, sorted_tree, tree_map
 from unskew.core.trip import Trip
-from unskew.round.chunks import Recipe, Work, poisson_rows
+from unskew.round.chunks import Recipe
 from unskew.round.layer_kernels import Kernels, mask_shapes, use_kernels
 from unskew.round.precision import FLOAT32
 from unskew.round.randomness import RandomSource, SeededSource
@@ -85,11 +85,9 @@ class Broadcast:
                 down = {**down, part: {leaf: v for leaf, v in slice_.items() if leaf in reads}}
             return (weights if trip.weights else {}), down
 
-        def own(k: int) -> tuple[Weights, dict[str, Tree]]:
-            return only(*(self.own(k) if self.own else (self.weights, self.down)))
-
-        weights, down = only(self.weights, self.down)
-        return replace(self, weights=weights, down=down, own=own if self.own else None)
+        (weights, down), sent = only(self.weights, self.down), self.own
+        own = None if sent is None else lambda k: only(*sent(k))
+        return replace(self, weights=weights, down=down, own=own)
 
     def received(self, k: int) -> Weights:
         """The weights in the message to client k."""
@@ -179,28 +177,6 @@ class Clients:
         rows, generator = self.samples.rows[k], key(self.fed.seed, t, k, "batch")
         epochs = range(self.training.recipe_in(t).epochs)
         return np.stack([rows[torch.randperm(len(rows), generator=generator).numpy()] for _ in epochs])
-
-    def drawn(self, work: Work, t: int) -> list[np.ndarray]:
-        """The rows of each step of a client in round t if samples are drawn independently."""
-        recipe, generator = self.training.recipe_in(t), self.chance.samples(t, work.client)
-        return poisson_rows(
-            self.samples.rows[work.client], work.steps(recipe.epochs), recipe.batch, generator
-        )
-
-    def stream(self, t: int, client: int) -> object:
-        """The seed of the random numbers of a client's steps in round t: the study's seed.
-
-        At a site that protects samples it is random and secret. The number that a sample receives depends on
-        the other samples of its step, so a reader who could draw the numbers again would learn about them.
-        """
-        if self.apart is None or not self.chance.secret:
-            return self.fed.seed
-        return self.chance.samples(t, client).bytes(32).hex()
-
-    @property
-    def withholds_loss(self) -> bool:
-        """Whether replies omit the training loss, which has no noise: at a site that protects samples."""
-        return self.apart is not None and self.chance.secret
 
     def client(self, k: int, start: Broadcast, part: str, w: Weights, private: Mapping[str, Any]) -> Client:
         """Client k as the hooks of this Part see it outside lanes, with access to its data.

@@ -22,7 +22,7 @@ from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights, align, sorted_tree, tree_map
 from unskew.core.user_parts import trip_result
 from unskew.data.clients import availability
-from unskew.errors import StateError, printable
+from unskew.errors import printable
 from unskew.merge.mean import weighted_mean
 from unskew.records import client_lists
 from unskew.records.checkpoints import State
@@ -34,12 +34,11 @@ from unskew.round.clients import Broadcast
 from unskew.round.deliveries import Deliveries
 from unskew.round.exchange import Exchange, Scoring
 from unskew.round.ledger import Ledger
-from unskew.round.precision import device_mode
+from unskew.round.precision import device_mode, memory_errors
 from unskew.round.probes import Measures
 from unskew.round.randomness import SeededSource
 from unskew.round.run import Run
 from unskew.system.machine import one_core
-from unskew.system.python_files import one_line
 
 
 @dataclass(frozen=True)
@@ -134,7 +133,8 @@ class Loop:
         asked, answered = attendance.asked.tolist(), attendance.answered.tolist()
         self.audience.round_begun(t, asked)
         start = self.down(state, t)
-        replies = self._train(start, answered, self.store.fetch(answered))
+        with memory_errors(t, self.run.lanes):
+            replies = self.trainer.train(start, answered, self.store.fetch(answered))
         for code, text in self.trainer.remarks():
             if code not in self.remarked:
                 self.remarked.add(code)
@@ -164,18 +164,6 @@ class Loop:
             loss = float(np.mean(torch.stack([torch.as_tensor(r.loss) for r in good]).tolist()))
         seconds = time.perf_counter() - began
         return state, RoundSummary(t, len(asked), len(good), len(replies) - len(good), seconds, loss)
-
-    def _train(self, start: Broadcast, cohort: list[int], private: dict[int, Tree]) -> list[Reply]:
-        """As `Exchange.train`. Raises StateError (E142) if a GPU's memory is full."""
-        try:
-            return self.trainer.train(start, cohort, private)
-        except torch.OutOfMemoryError as error:
-            text = (
-                f"round {start.t}: the GPU has not enough memory ({one_line(error)}). The last checkpoint is"
-            )
-            fewer = f", or start another run with lanes={self.run.lanes // 2}" if self.run.lanes > 1 else ""
-            remedy = f"end other programs on the GPU and resume the run{fewer}."
-            raise StateError("E142", f"{text} safe: {remedy}") from error
 
     def attendance(self, t: int) -> availability.Attendance:
         """The clients that are asked and that answer in round t. Absences that no privacy guarantee relies on
@@ -289,20 +277,21 @@ class Loop:
         decoded."""
         with one_core(), self._computing():
             good, refused = encoding.decode_replies(self.method, replies, start.received, self.fed, start.t)
-        for refusal in refused:
-            text = refusal.sentence(self.run.federation.name_of(refusal.client), start.t)
-            self._event(start.t, refusal.code, f"{text} Reply dropped ({len(good)} of {len(replies)} used).")
+        self._report(start.t, refused, len(good), len(replies))
         return good
 
     def _gate(self, t: int, replies: list[Reply], spec: gate.Spec) -> list[Reply]:
         """The replies that the gate accepts; events report the others."""
         good, refused = gate.check(replies, spec, self.fed.sizes)
-        for refusal in refused:
-            used = f" Reply dropped ({len(good)} of {len(replies)} used)." if refusal.code != "E305" else ""
-            self._event(
-                t, refusal.code, refusal.sentence(self.run.federation.name_of(refusal.client), t) + used
-            )
+        self._report(t, refused, len(good), len(replies))
         return good
+
+    def _report(self, t: int, refused: list[gate.Refusal], used: int, received: int) -> None:
+        """Add an event for every refusal."""
+        for refusal in refused:
+            dropped = f" Reply dropped ({used} of {received} used)." if refusal.code != "E305" else ""
+            text = refusal.sentence(self.run.federation.name_of(refusal.client), t)
+            self._event(t, refusal.code, text + dropped)
 
     def _computing(self) -> AbstractContextManager[None]:
         """The device and precision of the server's hooks, which are the clients', since they may train."""

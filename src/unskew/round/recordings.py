@@ -130,9 +130,8 @@ class Stage:
         tensors = tensors_of(steps)
         self.held = {path: _room(t, shapes[path]) for path, t in leaves(tensors)}
         tree = _with_tensors(tensors, self.held)
-        clients, training, state = steps.clients, steps.clients.training, steps.state
-        lr = steps.start.lr if recordings.on_cpu else torch.full((), steps.start.lr, device=clients.device)
-        self.optimiser = optimiser(training.optimiser, lr, training.momentum, training.weight_decay)
+        clients, state = steps.clients, steps.state
+        self.optimiser = optimiser(clients.training, steps.start.lr, clients.device)
         lanes = len(self.held["lanes/id"]) if steps.axis.folded else len(state.loss_sum)
         self.state = LaneState(
             tree["weights"],

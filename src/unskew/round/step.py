@@ -98,15 +98,6 @@ class LaneStep:
             samples_G = step_inputs.weight.sum(-1).reshape(-1)  # without an axis of lanes it is a scalar
             self.state.loss_sum[: step.active] += (loss.detach().reshape(-1) * samples_G)[: step.active]
 
-    def gradients(self, step: Step, feed: Feed) -> Gradients:
-        """The gradients of the trained weights at this step, without taking it: no weight and no running
-        statistic changes."""
-        axis, samples, leaves = self.axis, self.clients.samples, self._leaves(step)
-        leaves |= {n: leaves[n].clone() for n in self.clients.fed.net.statistics}
-        inputs = self._inputs(step, feed, axis.targets(samples.y.index_select(0, feed.rows), step))
-        self.kernels.padded = axis.padded(step)
-        return self._gradients(step, leaves, axis.inputs(feed.inputs(samples), step), inputs)[1]
-
     def _gradients(
         self, step: Step, leaves: Weights, x: Tensor, inputs: StepInputs
     ) -> tuple[Tensor, Gradients, StepInputs]:
