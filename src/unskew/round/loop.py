@@ -290,8 +290,8 @@ class Loop:
         """Add an event for every refusal."""
         for refusal in refused:
             dropped = f" Reply dropped ({used} of {received} used)." if refusal.code != "E305" else ""
-            text = refusal.sentence(self.run.federation.name_of(refusal.client), t)
-            self._event(t, refusal.code, text + dropped)
+            who = self.run.federation.name_of(refusal.client)
+            self._event(t, refusal.code, f"{who} round {t}: {refusal.text}{dropped}")
 
     def _computing(self) -> AbstractContextManager[None]:
         """The device and precision of the server's hooks, which are the clients', since they may train."""

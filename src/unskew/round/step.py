@@ -84,19 +84,22 @@ class LaneStep:
         )
 
     def __call__(self, step: Step, feed: Feed) -> None:
-        axis, samples = self.axis, self.clients.samples
+        axis, samples, learnt = self.axis, self.clients.samples, self.clients.learnt
         leaves = self._leaves(step)
-        step_inputs = self._inputs(step, feed, axis.targets(samples.y.index_select(0, feed.rows), step))
+        inputs = self._inputs(step, feed, axis.targets(samples.y.index_select(0, feed.rows), step))
         self.kernels.padded = axis.padded(step)
-        if self.apart:
-            self._step_apart(step, feed, leaves, step_inputs)
-            return
-        x = axis.inputs(feed.inputs(samples), step)
-        loss, grads, step_inputs = self._gradients(step, leaves, x, step_inputs)
+        x = feed.inputs(samples)
+        grads: Gradients
+        if self.apart:  # from the separate gradient of every sample
+            loss_G, means = self.apart(step, feed.rows, x, leaves, inputs)
+            grads = [axis.fit(means[n]) for n in learnt]
+        else:
+            loss, grads, inputs = self._gradients(step, leaves, axis.inputs(x, step), inputs)
+            samples_G = inputs.weight.sum(-1).reshape(-1)  # without an axis of lanes it is a scalar
+            loss_G = loss.detach().reshape(-1) * samples_G
         with torch.no_grad():
-            self._descend(step, feed, leaves, grads, step_inputs)
-            samples_G = step_inputs.weight.sum(-1).reshape(-1)  # without an axis of lanes it is a scalar
-            self.state.loss_sum[: step.active] += (loss.detach().reshape(-1) * samples_G)[: step.active]
+            self._descend(step, feed, leaves, grads, inputs)
+            self.state.loss_sum[: step.active] += loss_G[: step.active]
 
     def _gradients(
         self, step: Step, leaves: Weights, x: Tensor, inputs: StepInputs
@@ -122,15 +125,6 @@ class LaneStep:
             zip(moving, torch.autograd.grad(loss.sum(), [leaves[n] for n in moving], allow_unused=True))
         )
         return loss, [grads.get(n) for n in self.clients.learnt]
-
-    def _step_apart(self, step: Step, feed: Feed, leaves: Weights, inputs: StepInputs) -> None:
-        """Take the step from the separate gradient of every sample."""
-        assert self.apart is not None
-        loss_G, grads = self.apart(step, feed.rows, feed.inputs(self.clients.samples), leaves, inputs)
-        fit = self.axis.fit
-        with torch.no_grad():
-            self._descend(step, feed, leaves, [fit(grads[n]) for n in self.clients.learnt], inputs)
-            self.state.loss_sum[: step.active] += loss_G[: step.active]
 
     def _leaves(self, step: Step) -> Weights:
         """The weights of this step's lanes; the trained ones are leaves of the autograd graph."""
