@@ -105,7 +105,7 @@ def scale(sent: Tensor) -> tuple[Tensor, Tensor]:
 
 WIDTH = 32
 PENALTIES = tuple(10.0**power for power in range(-8, 3))
-"""Of ridge regression."""
+"""The penalties of ridge regression that are tried."""
 Decoder = Callable[[Tensor], Tensor]
 
 

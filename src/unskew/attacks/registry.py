@@ -1,6 +1,7 @@
 """The attacks by name, read from the source of their files so that a list does not load torch.
 
-Also who reads a method's payloads, what they disclose in clear, and which attacks measure the rest.
+This file also says who reads a method's payloads, what they disclose in clear, and which attacks measure the
+rest.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent / "kinds"
 NOT_MEASURED = "not measured"
 EXTREMES = ("TPR", "share above", "MSE of the worst client")
-"""The beginnings of metrics that stand beside a mean, because it hides single samples and clients."""
+"""The beginnings of metrics that are shown with a mean, because a mean hides single samples and clients."""
 HEAD = "what it tells       "
 
 

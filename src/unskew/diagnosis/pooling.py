@@ -1,4 +1,4 @@
-"""Whether rows of other sites help at a site: a simple classifier of all sites' rows beside one of its own.
+"""Whether rows of other sites help at a site: a classifier of all sites' rows against one of its own.
 
 Every number x of a table's row is standardised over all rows, and z = (x, sqrt(2) cos(x W + b)) adds D random
 features (Rahimi and Recht, NeurIPS 2007), which are the same for all sites. A classifier answers

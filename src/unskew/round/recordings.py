@@ -322,8 +322,8 @@ def _with_spare_rows(steps: Steps) -> Tree:
 
 
 def pad_rows(rows: torch.Tensor) -> torch.Tensor:
-    """[N, ...] -> [M, ...] with M >= N from a few lengths, at most a quarter or 16 rows more; no rows stay no
-    rows."""
+    """The rows [N, ...] followed by rows of zeros, [M, ...]. M takes few values, so that few shapes are
+    recorded, and exceeds N by at most a quarter, or 16; it is 0 if N is 0."""
     N = len(rows)
     apart = max(16, 1 << max(0, N.bit_length() - 3))
     more = -N % apart

@@ -100,7 +100,8 @@ def bound(counts: tuple[int, int, int], delta: float, confidence: float = 0.95) 
 
 
 def count_guesses(scores_M: np.ndarray, inside_M: np.ndarray, share: float) -> tuple[int, int, int]:
-    """(m, r, v): half of the share with the highest scores is guessed as in, half with the lowest as out."""
+    """(m, r, v): the number of canaries, of guesses and of right guesses. A share of the canaries is guessed:
+    the half of it with the highest scores as trained on, the half with the lowest as left out."""
     m = len(scores_M)
     half = min(m // 2, max(1, round(share * m / 2)))  # nothing is guessed of one canary, and of none twice
     order = np.argsort(scores_M, kind="stable")

@@ -138,7 +138,7 @@ def _marked(marker: Marker, x: Tensor, group: int, rng: np.random.Generator) -> 
 
 
 def _classifier(shape: torch.Size) -> nn.Module:
-    """Of maps: conv 1x1, conv 3x3 of stride 2, conv 1x1, dense; of vectors: one hidden layer."""
+    """A network for maps (conv 1x1, conv 3x3 of stride 2, conv 1x1, dense) or vectors (one hidden layer)."""
     if len(shape) != 3:
         return nn.Sequential(nn.Flatten(), nn.Linear(shape.numel(), 64), nn.ReLU(), nn.Linear(64, 2))
     left = -(-shape[1] // 2) * -(-shape[2] // 2)

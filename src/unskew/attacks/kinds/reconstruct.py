@@ -7,8 +7,8 @@ and applies them to the activations of clients: g(f(x)).
 linear: the best affine map (ridge regression). deep: convolutions with ReLU, or two hidden layers, ours.
 white-box: no training, but min_x |f(x) - f|^2 by L-BFGS, from the linear decoder's answer. class mean: the
 mean of its own samples of the class, which is sent in clear, so that no activation is needed.
-A client shares the same samples in every exchange, so one of them discloses all. Of the exchanges that are
-attacked, the one counts in which ridge regression reads the adversary's own samples best.
+A client shares the same samples in every exchange, so one exchange discloses all. The score is that of the
+attacked exchange in which ridge regression reads the adversary's own samples best.
 FedMix's averages and FedData's inputs are compared, as sent, with each of their samples.
 Differs from the paper: its linear decoder is a composition of convolutions, which ridge regression contains;
 it is scored on shared samples, not on a test set, and trains on samples of no client, with early stopping.

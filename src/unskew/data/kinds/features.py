@@ -382,8 +382,8 @@ def fill(
 
 
 def fill_as(sheet: Sheet, form: Mapping[str, Any]) -> Sheet:
-    """A table to be predicted, filled as the training rows of `form` (Intake.form) were; as it is if they
-    were complete."""
+    """A table to be predicted, with its missing values filled as in training; unchanged if the training rows
+    were complete. form: how the training rows were read (Intake.form)."""
     if "missing" not in form:
         return sheet
     filled = dict(sheet.columns)

@@ -313,8 +313,8 @@ class Listing:
 
 
 def find_listing(tree: FolderTree, files: Sequence[File], named: set[str]) -> Listing | None:
-    """The CSV below the folder that lists the files; None without one. Of several it is the one with all
-    named columns.
+    """The CSV below the folder that lists the files; None without one. If several list files,
+    it is the one with all named columns.
 
     Raises DataError (E404) if several CSVs are possible, for a name that may be that of several files, and
     for a file in two rows.

@@ -179,8 +179,8 @@ def check_columns(sets: Sequence[tuple[str, RawSamples]]) -> Mapping[str, Any]:
 
 
 def share_numbering(sets: Sequence[tuple[str, RawSamples]]) -> list[RawSamples]:
-    """The sets with one list of classes. Where sets have other lists, each with its own numbers, labels
-    become the names of the classes, those of the first set first.
+    """The sets with one list of classes. If their lists differ, so that one number means different classes,
+    labels become the names of the classes, those of the first set first.
 
     sets: the sets, each with its name for messages. Raises DataError (E404) if the names do not identify the
     classes.

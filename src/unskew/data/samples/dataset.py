@@ -443,7 +443,7 @@ def with_test_set(dataset: Dataset, share: float, site: str = "", first: np.ndar
     dataset: without a test set; it is returned unchanged if no training sample would be left.
     site: the column of sites, if there is one; the share is then taken from every class of every site.
     first: for each sample the first identical one, int64 [N]; copies stay on one side, unless that would
-    halve or double the share. Of a set with groups, whole groups are held out instead.
+    halve or double the share. If the set has groups, whole groups are held out.
     """
     rng, kinds = np.random.default_rng(1797), strata(dataset.y)
     if dataset.group_column:

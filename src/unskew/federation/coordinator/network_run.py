@@ -72,7 +72,8 @@ IN_EVERY_ROUND = ("E108",)
 
 @dataclass
 class Notices:
-    """Reports events: (round, code, sentence). Those before the record is open are recorded when it opens."""
+    """Reports events: (round, code, sentence). Events that come before the
+    record is open are added to it when it opens."""
 
     say: Callable[[str], None]
     _record: Record | None = None

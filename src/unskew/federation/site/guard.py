@@ -207,7 +207,7 @@ class Guard:
 
     @property
     def ledger(self) -> SiteLedger:
-        """What has left so far. Raises UsageError (E521) if it cannot be read."""
+        """The record of what has left this site. Raises UsageError (E521) if it cannot be read."""
         return self._read(SiteLedger.read)
 
     def note(self, number: str, asked: AnsweredRequest, tree: Tree, header: Mapping[str, Any]) -> None:

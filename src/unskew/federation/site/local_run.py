@@ -223,7 +223,8 @@ def build_run(
 
 @dataclass
 class HeldSlices:
-    """path: of the file. tree: leaves by Part, as they came. numbers: the coordinator's, by `part/leaf`."""
+    """The slices of a run that the site holds. path: their file. tree: the received leaves, by Part. numbers:
+    the coordinator's number of each leaf's content, by `part/leaf`."""
 
     path: Path
     tree: Tree
