@@ -134,7 +134,7 @@ def test_what_cannot_be_attacked_is_told_and_fails_nothing(compared, monkeypatch
 
     monkeypatch.setattr(attack, "_stored_finding", too_few)
     said.clear()
-    attack.quickly(cell.path, said.append)
+    attack.quick_attacks(cell.path, said.append)
     assert said == ["membership: not measured; E151 too few samples"]
 
 

@@ -192,7 +192,7 @@ def perform(
         return {a.name: _stored_finding(target, a, seeds, say) for a in _fitting(target, attacks, say)}
 
 
-def quickly(path: Path, say: Say, code: UserCode = NO_CODE) -> None:
+def quick_attacks(path: Path, say: Say, code: UserCode = NO_CODE) -> None:
     """Run every attack that fits a run and has no finding in privacy.json, with its quick settings.
 
     code: as for a TargetRun. say: receives the reason if an attack fails; other attacks go on. Raises the

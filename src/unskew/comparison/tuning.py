@@ -35,7 +35,7 @@ from typing import Any
 import annotated_types as ranges
 
 from unskew.comparison import plan as plans
-from unskew.comparison.plan import NO_OBJECTS, ObjectsByLabel, Plan, check_begun, plan_cells, with_point
+from unskew.comparison.plan import NO_OBJECTS, ObjectsByLabel, Plan, check_started, plan_cells, with_point
 from unskew.comparison.progress import Cell, announce
 from unskew.comparison.training import train_all
 from unskew.config import Settings
@@ -444,7 +444,7 @@ def tuning_of(parent: Path, plan: Plan, objects: ObjectsByLabel = NO_OBJECTS) ->
     tuning = Tuning(parent, plan, objects)
     tuning.record()
     for method, space in tuning.spaces.items():
-        check_begun(tuning.trial(method, 1, space.first))
+        check_started(tuning.trial(method, 1, space.first))
     return tuning
 
 

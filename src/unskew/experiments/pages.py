@@ -153,7 +153,7 @@ def markdown_page(result: TableResult) -> str:
         f"{result['paper']}." if result["paper"] else "",
         f"```sh\n{result['command']}\n```",
         f"Made with unskew {result['unskew']} on {result['date']}: {result['machine']}; "
-        f"{result['hours']:.2f} hours of training in all runs.{wording.makers(result)}",
+        f"{result['hours']:.2f} hours of training in all runs.{wording.versions_text(result)}",
         _table(*table(result)),
         wording.note(result),
         _claims(result),

@@ -155,7 +155,7 @@ def privacy(result: TableResult) -> list[Reading]:
     ]
 
 
-def makers(result: TableResult) -> str:
+def versions_text(result: TableResult) -> str:
     """A sentence with the runs by version of unskew; "" if all are of the page's version."""
     if set(result["made_by"]) <= {result["unskew"]}:
         return ""

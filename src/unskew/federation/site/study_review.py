@@ -23,7 +23,7 @@ import torch
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from unskew import config, models
-from unskew.attacks.registry import HEAD, what_it_tells
+from unskew.attacks.registry import HEAD, readers_lines
 from unskew.config import Settings
 from unskew.core import encoding
 from unskew.core.client import Fed
@@ -262,7 +262,7 @@ def disclosure_lines(
         text = "of sums nothing is measured; a simulation of this study without secure aggregation bounds it"
         return [*lines, f"{HEAD}{text} from above"]
     run = f"{indent}RUN: a simulation of this study on data like these"
-    return [*lines, *what_it_tells(method, fed, "RUN"), run]
+    return [*lines, *readers_lines(method, fed, "RUN"), run]
 
 
 def forecast(

@@ -212,7 +212,7 @@ def summary_table(runs: Sequence[RunData], target: float | None = None) -> list[
     """One summary per method, in order. target: a score; default: `target_of(runs)`."""
     target = target_of(runs) if target is None else target
     leader = leader_of(runs)
-    gaps = against(runs, leader) if leader else {}
+    gaps = gaps_to(runs, leader) if leader else {}
     by_last = ranks_by_last_round(runs)
     return [
         replace(_scored(group, by_last, target), leads=method == leader, gap=gaps.get(method))
@@ -251,7 +251,7 @@ def _finals_by_seed(runs: Sequence[RunData]) -> dict[str, dict[int, float]]:
     return {method: {r.seed: final(r, by_last) for r in group} for method, group in groups.items()}
 
 
-def against(runs: Sequence[RunData], leader: str) -> dict[str, Gap]:
+def gaps_to(runs: Sequence[RunData], leader: str) -> dict[str, Gap]:
     """The gaps of all other competing methods to the leader, paired by seed."""
     finals, which = _finals_by_seed(runs), kind(runs[0].metric)
     gaps: dict[str, Gap] = {}
