@@ -217,18 +217,18 @@ class _RunView:
 def _run_in_memory(run: Run, view: _RunView) -> Result:
     loop = loop_of(run)
     try:
-        loop.audience = CallbackList((*callbacks_of(run.settings, None), *run.callbacks), run, loop.record)
+        loop.callbacks = CallbackList((*callbacks_of(run.settings, None), *run.callbacks), run, loop.record)
         loop.record.privacy = account_entries(loop)
         view.ready(loop)
-        loop.audience.begun(0, loop.last)
+        loop.callbacks.begun(0, loop.last)
         state = loop.begin()
         loop.evaluate(state, None)
         for after in remaining_rounds(loop, state, view.round):
             state = after
         check_used(run, loop.record)
-        loop.audience.ended("done")
+        loop.callbacks.ended("done")
     except BaseException as error:
-        loop.audience.ended(one_line(error))
+        loop.callbacks.ended(one_line(error))
         raise
     finally:
         loop.trainer.close()

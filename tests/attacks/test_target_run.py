@@ -37,12 +37,12 @@ def content(folder: Path) -> dict[str, bytes]:
 def test_the_last_round_is_heard_again_and_ends_with_the_runs_bits(run):
     before = content(run)
     target = TargetRun(run)
-    heard = target.last_round
+    recorded = target.last_round
     target.close()
-    mean = torch.stack([r.weights["head.bias"] for r in heard.replies]).mean(
+    mean = torch.stack([r.weights["head.bias"] for r in recorded.replies]).mean(
         0
     )  # all clients have as many samples
-    assert len(heard.replies) == 3
+    assert len(recorded.replies) == 3
     assert torch.allclose(mean, target.final.weights["head.bias"], atol=1e-6)
     assert content(run) == before
 

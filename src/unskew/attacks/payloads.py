@@ -87,8 +87,8 @@ def _visits(target: TargetRun, part: Part, rounds: Collection[int]) -> dict[int,
     """The trips of a Part in these rounds, for which the run is repeated."""
     visits = dict[int, Visit]()
 
-    def note(t: int, heard: RecordedRound, _: State) -> dict[int, Visit] | None:
-        if t in rounds and (visit := heard.visit(part.name)):
+    def note(t: int, recorded: RecordedRound, _: State) -> dict[int, Visit] | None:
+        if t in rounds and (visit := recorded.visit(part.name)):
             visits[t] = visit
         return visits if t == max(rounds) else None
 
@@ -143,7 +143,7 @@ def _owners(visit: Visit, x: Sequence[Tensor]) -> Tensor:
 
 def first_trip(target: TargetRun, part: Part) -> Visit:
     """The repeated trip of this Part before round 1."""
-    visit = target.first(f"{part.name} before round 1", lambda t, heard, _: heard.visit(part.name))
+    visit = target.first(f"{part.name} before round 1", lambda t, recorded, _: recorded.visit(part.name))
     assert visit is not None
     return visit
 

@@ -21,7 +21,7 @@ from unskew.core.part import Part, Trip, overrides
 from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights, align, sorted_tree, tree_map
 from unskew.core.user_parts import trip_result
-from unskew.data.clients import availability
+from unskew.data.clients.availability import Attendance
 from unskew.errors import printable
 from unskew.merge.mean import weighted_mean
 from unskew.records import client_lists
@@ -80,7 +80,7 @@ class Loop:
     ):
         self.run, self.method, self.fed, self.settings = run, run.method, run.fed, run.settings
         self.trainer, self.store, self.record = trainer, store, record
-        self.who = run.settings.attendance
+        self.availability = run.settings.attendance
         self.evaluation, self.measures = scoring, measures
         self.weighting = run.weighting
         self.ledger = Ledger(record, trainer.sent, run.method, run.secure)
@@ -92,7 +92,7 @@ class Loop:
         self.last = self.affordable
         self.ends: int | None = None
         self.remarked: set[str] = set()
-        self.audience = CallbackList((), run, record)
+        self.callbacks = CallbackList((), run, record)
         guarded = self.protector or run.method.samples_apart
         self.chance = trainer.chance if guarded else SeededSource(run.settings.seed)
         self.spec = encoding.spec_of(run.method, run.fed, trainer.sent, w)
@@ -131,7 +131,7 @@ class Loop:
         began = time.perf_counter()
         attendance = self.attendance(t)
         asked, answered = attendance.asked.tolist(), attendance.answered.tolist()
-        self.audience.round_begun(t, asked)
+        self.callbacks.round_begun(t, asked)
         start = self.down(state, t)
         with memory_errors(t, self.run.lanes):
             replies = self.trainer.train(start, answered, self.store.fetch(answered))
@@ -146,7 +146,7 @@ class Loop:
         self.ledger.shared(t, replies, self.declared)
         good = self._decoded(start, self._gate(t, replies, self.spec))
         withheld = self.method.samples_apart and self.chance.secret  # then sites do not report losses
-        self.audience.replied(replies, good, bool(withheld))
+        self.callbacks.replied(replies, good, bool(withheld))
         with one_core(), self._computing():
             state, good = self._merge(state, t, good)
             if self.measures:
@@ -158,18 +158,18 @@ class Loop:
             # the private state of a refused reply is not stored, so that its client does not continue from it
             self.store.put(t, {r.client: r.private for r in good})
             state = self._trips(state, start, [r.client for r in good])
-        self.audience.merged(state)
+        self.callbacks.merged(state)
         loss = float("nan")
         if good and not withheld:
             loss = float(np.mean(torch.stack([torch.as_tensor(r.loss) for r in good]).tolist()))
         seconds = time.perf_counter() - began
         return state, RoundSummary(t, len(asked), len(good), len(replies) - len(good), seconds, loss)
 
-    def attendance(self, t: int) -> availability.Attendance:
+    def attendance(self, t: int) -> Attendance:
         """The clients that are asked and that answer in round t. Absences that no privacy guarantee relies on
         are drawn from the seed, because those that last several rounds are drawn again in each."""
-        chance = SeededSource(self.settings.seed) if self.who.independent is None else self.chance
-        return self.who.who(t, self.fed.clients, chance.cohort)
+        chance = SeededSource(self.settings.seed) if self.availability.independent is None else self.chance
+        return self.availability.who(t, self.fed.clients, chance.cohort)
 
     def evaluate(self, state: State, summary: RoundSummary | None) -> list[Row]:
         """Add the metric rows of the state's round to the record, and return them. Early stopping may set the
@@ -186,7 +186,7 @@ class Loop:
         if due and self.protector and (spent := self.protector.spent(self.fed, t)) is not None:
             rows.append(scope_row(t, "privacy", "epsilon", spent))
         self.record.add("metrics", rows)
-        if (why := self.audience.evaluated(state)) and t + 1 < self.last:
+        if (why := self.callbacks.evaluated(state)) and t + 1 < self.last:
             self.end_with(t + 1)
             self._event(t, "E323", f"{why}; round {t + 1} is the last.", last=t + 1)
         return rows

@@ -224,7 +224,7 @@ class RunFolder:
         loop = self.opened(checkpoint)
         if checkpoint and checkpoint[1].get("ends"):
             loop.end_with(checkpoint[1]["ends"])
-        loop.audience = CallbackList(
+        loop.callbacks = CallbackList(
             (*callbacks_of(self.run.settings, self.path), *self.run.callbacks), self.run, loop.record
         )
         self._account(loop)
@@ -235,17 +235,17 @@ class RunFolder:
             shown(after, summary)
 
         try:
-            loop.audience.begun(checkpoint[1]["t"] if checkpoint else 0, loop.last)
+            loop.callbacks.begun(checkpoint[1]["t"] if checkpoint else 0, loop.last)
             now = self._first(loop, checkpoint, say)
             for after in remaining_rounds(loop, now, save):
                 now = after
             self._finish(now)
             check_used(self.run, loop.record)
-            loop.audience.ended("done")
+            loop.callbacks.ended("done")
         except BaseException as error:
             with suppress(Exception):  # the error that ends the run is the one to report
                 self.flush(loop)
-            loop.audience.ended(one_line(error))
+            loop.callbacks.ended(one_line(error))
             raise
         finally:
             loop.trainer.close()

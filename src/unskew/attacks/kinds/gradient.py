@@ -135,11 +135,11 @@ class Gradient(Attack):
         training)."""
         y = torch.as_tensor(target.federation.y)
         if not self.batch:
-            heard, least = target.last_round, self._smallest(target)[: max(1, self.samples // 2)]
-            assert heard.start is not None
+            recorded, least = target.last_round, self._smallest(target)[: max(1, self.samples // 2)]
+            assert recorded.start is not None
             rows = [torch.as_tensor(np.asarray(target.federation.train[k])) for k in least]
-            sent = {r.client: {**heard.start.weights, **r.weights} for r in heard.replies}
-            return heard.start, [(target.stored(r), y[r], sent[k]) for k, r in zip(least, rows)]
+            sent = {r.client: {**recorded.start.weights, **r.weights} for r in recorded.replies}
+            return recorded.start, [(target.stored(r), y[r], sent[k]) for k, r in zip(least, rows)]
         start = target.last_round.start if self.at == "last" else None
         start = start or Broadcast(1, target.run.settings.lr, target.run.fed.net.weights(), {})
         count = max(1, self.samples // self.batch)

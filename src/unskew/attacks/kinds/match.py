@@ -136,8 +136,8 @@ class Match(Attack):
 def _release(target: TargetRun, part: FedDPMS) -> tuple[Visit, Weights]:
     """The first trip with releases, and the server's decoder. Raises StateError (E112) for other latents."""
 
-    def look(_: int, heard: RecordedRound, after: State) -> tuple[Visit, Weights, Tensor] | None:
-        for visit in heard.visits:
+    def look(_: int, recorded: RecordedRound, after: State) -> tuple[Visit, Weights, Tensor] | None:
+        for visit in recorded.visits:
             if visit.part is part and any(len(r.shares[part.name].get("z", ())) for r in visit.replies):
                 slice_ = after.slices[part.name]
                 return visit, slice_["decoder"], slice_["z"][[r.client for r in visit.replies]]

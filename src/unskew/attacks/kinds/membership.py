@@ -116,9 +116,9 @@ class Membership(Attack):
     def _updates(self, target: TargetRun) -> list[TargetModel]:
         if not self.clients or target.merged_only:
             return []
-        heard = target.last_round
-        assert heard.start is not None
-        largest = sorted(heard.replies, key=lambda r: (-r.size, r.client))[: self.clients]
+        recorded = target.last_round
+        assert recorded.start is not None
+        largest = sorted(recorded.replies, key=lambda r: (-r.size, r.client))[: self.clients]
         return [
             TargetModel(
                 f"update of {target.federation.name_of(r.client)}",
@@ -128,7 +128,7 @@ class Membership(Attack):
                 start,
                 target.run.settings.epochs_in(target.final.t),
             )
-            for r, start in zip(largest, [heard.start.to(r.client) for r in largest])
+            for r, start in zip(largest, [recorded.start.to(r.client) for r in largest])
         ]
 
     def _attacked(self, target: TargetRun, model: TargetModel, others: Samples, seed: int) -> list[Score]:

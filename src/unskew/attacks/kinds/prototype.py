@@ -222,10 +222,10 @@ class Prototype(Attack):
 
 def _weights_of(target: TargetRun, k: int) -> Weights:
     """The weights of client k after its last training."""
-    heard = target.last_round
-    assert heard.start is not None
-    reply = next(r for r in heard.replies if r.client == k)
-    return {**heard.start.to(k).weights, **reply.weights}
+    recorded = target.last_round
+    assert recorded.start is not None
+    reply = next(r for r in recorded.replies if r.client == k)
+    return {**recorded.start.to(k).weights, **reply.weights}
 
 
 def _features(target: TargetRun, w: Weights) -> Callable[[Tensor], Tensor]:

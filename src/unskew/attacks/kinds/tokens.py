@@ -127,10 +127,10 @@ class Tokens(Attack):
         return None
 
     def attempt(self, target: TargetRun, seed: int) -> Outcome:
-        heard, federation = target.last_round, target.federation
+        recorded, federation = target.last_round, target.federation
         answered = set(target.answered(target.final.t))
-        replies = [r for r in heard.replies if r.client in answered][: self.clients]
-        assert heard.start is not None
+        replies = [r for r in recorded.replies if r.client in answered][: self.clients]
+        assert recorded.start is not None
         rows = [torch.as_tensor(np.asarray(federation.train[r.client])) for r in replies]
         every = target.stored(torch.unique(torch.cat(rows)))
         own = unseen(federation, every, seed, most=self.samples)
@@ -143,7 +143,7 @@ class Tokens(Attack):
                 if bool(((counts_V > 0) & (counts_V < len(own))).any())
             }
             for reply, held in zip(replies, rows):
-                before = heard.start.to(reply.client).weights
+                before = recorded.start.to(reply.client).weights
                 there = lookups.present(target.stored(held), reply.client)
                 for name, results in by_table.items():
                     counts = lookups.counts[name]
