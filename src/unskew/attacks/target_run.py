@@ -139,7 +139,7 @@ class RecordedRound:
 
 
 class RecordingExchange:
-    """An exchange that forwards to a trainer and records in `recorded` all messages since the last `forget`."""
+    """An exchange that forwards to a trainer and keeps all messages since the last `forget` in `recorded`."""
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
