@@ -8,13 +8,6 @@ leader is tested on the numbers by which it was chosen, so a p just below 0.05 i
 The terms of scoring are the last rounds of runs, the samples and the clients of their scores. A run without a
 value of a metric in its last evaluated round has no value, because a value of an earlier round is not its
 result.
-
-Whether federating pays is decided by the clients' scores under the best federated method and under local
-training, over the ranking rounds and paired by seed: g_s = method - local in seed s. Federating pays if every
-g_s is above the sample standard deviation of g over seeds, and does not pay if every -g_s is. Otherwise, and
-with one seed, the runs do not decide it. Nor do they if a score is a share and the mean lead is within what n
-test samples vary by chance, 1.96 sqrt((p (1 - p) + q (1 - q)) / (n + 2)) for two shares p and q, because all
-seeds are scored on the same samples.
 """
 
 from __future__ import annotations
@@ -347,7 +340,15 @@ def _mean_bytes(runs: Sequence[RunData], way: str) -> float:
 
 
 def benefit_sentence(summaries: Sequence[MethodSummary]) -> str:
-    """A sentence on whether federating pays for the clients; "" without local training in a common seed."""
+    """A sentence on whether federating pays for the clients; "" without local training in a common seed.
+
+    Whether federating pays is decided by the clients' scores under the best federated method and under local
+    training, over the ranking rounds and paired by seed: g_s = method - local in seed s. Federating pays if
+    every g_s is above the sample standard deviation of g over seeds, and does not pay if every -g_s is.
+    Otherwise, and with one seed, the runs do not decide it. Nor do they if a score is a share and the mean
+    lead is within what n test samples vary by chance, 1.96 sqrt((p (1 - p) + q (1 - q)) / (n + 2)) for two
+    shares p and q, because all seeds are scored on the same samples.
+    """
     alone, best = _local_training(summaries), best_at_clients(summaries)
     if alone is None or best is None:
         return ""
