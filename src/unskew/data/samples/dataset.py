@@ -1,15 +1,5 @@
 """A data set before it is dealt to clients: samples, labels or a target, and what every set must satisfy.
-
-target      a number to predict, or several, learnt as (y - center) / scale, by default with the mean and the
-            standard deviation of the training samples. Ten groups of equally many training samples, from the
-            smallest targets (of several: of the first) to the largest, stand for classes where samples are
-            drawn in proportion; fewer where values recur.
-checks      labels in range, samples finite, lengths equal
-hold-outs   a test set for a set without one, or validation samples; every call chooses the same rows
-            for any seed of a run. Samples of one group, such as a patient, stay on one side
-
-Letters: N samples, C classes, K targets, T tenths, G groups.
-"""
+Letters: N samples, C classes, K targets, T tenths, G groups."""
 
 from __future__ import annotations
 
@@ -124,7 +114,11 @@ def _first_target(y: np.ndarray) -> np.ndarray:
 
 
 def tenth_edges(y: np.ndarray) -> np.ndarray:
-    """The limits between the tenths of these targets, ascending, [T - 1]."""
+    """The limits between the tenths of these targets, ascending, [T - 1].
+
+    Ten groups of equally many training samples, from the smallest targets (of several: of the first) to the
+    largest, stand for classes where samples are drawn in proportion; fewer where values recur.
+    """
     if not len(y):
         return np.zeros(0)
     y = _first_target(y)
@@ -444,6 +438,7 @@ def with_test_set(dataset: Dataset, share: float, site: str = "", first: np.ndar
     site: the column of sites, if there is one; the share is then taken from every class of every site.
     first: for each sample the first identical one, int64 [N]; copies stay on one side, unless that would
     halve or double the share. If the set has groups, whole groups are held out.
+    Every call chooses the same rows, for any seed of a run.
     """
     rng, kinds = np.random.default_rng(1797), strata(dataset.y)
     if dataset.group_column:
