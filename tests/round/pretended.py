@@ -334,7 +334,7 @@ def looking() -> Iterator[None]:
         yield
 
 
-def _settle(device: torch.device, settle: Callable[[torch.device], None] = trainer._prepare_thread) -> None:
+def _settle(device: torch.device, settle: Callable[[torch.device], None] = trainer.prepare_thread) -> None:
     """In a thread of a trainer, for good, beside what the package does there itself."""
     Naming().__enter__()
     Dispatching().__enter__()
