@@ -33,7 +33,7 @@ Exchanges = Annotated[
 
 
 @dataclass(frozen=True)
-class SamplePayloads:
+class Payloads:
     """Payloads of clients, and their samples.
 
     share: the name in the ledger. sent: [N, ...]. x: [N, *shape], the stored samples. y, client: [N], their
@@ -56,7 +56,7 @@ def part_of(target: TargetRun, kind: type[P]) -> P | None:
     return next((p for p in target.run.method.parts if isinstance(p, kind)), None)
 
 
-def activations(target: TargetRun, part: FLea, exchanges: Exchanges) -> list[SamplePayloads]:
+def activations(target: TargetRun, part: FLea, exchanges: Exchanges) -> list[Payloads]:
     """FLea's activations and labels in each of these exchanges. Raises StateError (E112) for other bits."""
     last, trip, visits = target.final.t - 1, part.trips[0], dict[int, Visit]()
     asked = {"every": range(1, last + 1), "ends": (1, last), "last": (last,)}[exchanges]
@@ -72,15 +72,13 @@ def activations(target: TargetRun, part: FLea, exchanges: Exchanges) -> list[Sam
     return candidates
 
 
-def _activations(target: TargetRun, part: FLea, visit: Visit) -> SamplePayloads:
+def _activations(target: TargetRun, part: FLea, visit: Visit) -> Payloads:
     sent, labels = (
         torch.cat([r.shares[part.name][leaf] for r in visit.replies]) for leaf in ("features", "labels")
     )
     x = [target.drawn_by(visit, r.client, visit.start.weights)[0] for r in visit.replies]
     share, weights = f"{part.name}/features", visit.start.weights
-    return SamplePayloads(
-        share, sent, torch.cat(x), labels, _owners(visit, x), weights, part.cut, visit.start.t
-    )
+    return Payloads(share, sent, torch.cat(x), labels, _owners(visit, x), weights, part.cut, visit.start.t)
 
 
 def _visits(target: TargetRun, part: Part, rounds: Collection[int]) -> dict[int, Visit]:
@@ -95,14 +93,12 @@ def _visits(target: TargetRun, part: Part, rounds: Collection[int]) -> dict[int,
     return dict(target.first(f"{part.name} in rounds {sorted(rounds)}", note) or {})
 
 
-def clearest(
-    target: TargetRun, candidates: Sequence[SamplePayloads], own: Samples, seed: int
-) -> SamplePayloads:
+def clearest(target: TargetRun, candidates: Sequence[Payloads], own: Samples, seed: int) -> Payloads:
     """The activations in which ridge regression reads the attacker's own samples best."""
     x = target.seen(own.x)
     x = Search.like(x).standardised(x)
 
-    def error(taken: SamplePayloads) -> float:
+    def error(taken: Payloads) -> float:
         training = TrainingSet(at_cut(target, taken, own.x), x, 0, seed)
         _, rows = training.parts()
         return float((decoders.linear_decoder(training)(training.sent[rows]) - x[rows]).pow(2).mean())
@@ -110,20 +106,20 @@ def clearest(
     return candidates[0] if len(candidates) == 1 else min(candidates, key=error)
 
 
-def at_cut(target: TargetRun, taken: SamplePayloads, x: Tensor) -> Tensor:
+def at_cut(target: TargetRun, taken: Payloads, x: Tensor) -> Tensor:
     """Activations [N, ...] of stored samples, with the model and the cut of other activations."""
     features = map_of(target.trainer.net, taken)
     with target.trainer.evaluating(), torch.no_grad():
         return torch.cat([features(target.seen(piece)) for piece in x.split(256)])
 
 
-def map_of(net: Network, taken: SamplePayloads) -> Callable[[Tensor], Tensor]:
+def map_of(net: Network, taken: Payloads) -> Callable[[Tensor], Tensor]:
     """The map from inputs as the model sees them to the activations that were sent."""
     until = net.check_cut(taken.cut)
     return lambda x: net.run(taken.weights, x, until=until)[0]
 
 
-def inputs(target: TargetRun, part: FedMix | FedData) -> SamplePayloads:
+def inputs(target: TargetRun, part: FedMix | FedData) -> Payloads:
     """Averages of inputs (FedMix) or inputs (FedData) sent before round 1, repeated for each sample."""
     visit = first_trip(target, part)
     group = part.group if isinstance(part, FedMix) else 1
@@ -133,7 +129,7 @@ def inputs(target: TargetRun, part: FedMix | FedData) -> SamplePayloads:
     x = [target.drawn_by(visit, r.client, w)[0] for r in visit.replies]
     each = torch.cat([s.repeat_interleave(group, 0)[: len(samples)] for s, samples in zip(sent, x)])
     y = torch.zeros(len(each), dtype=torch.int64)
-    return SamplePayloads(f"{part.name}/x", each, torch.cat(x), y, _owners(visit, x), w, "", 0)
+    return Payloads(f"{part.name}/x", each, torch.cat(x), y, _owners(visit, x), w, "", 0)
 
 
 def _owners(visit: Visit, x: Sequence[Tensor]) -> Tensor:

@@ -31,7 +31,7 @@ from unskew.attacks.decoders import TrainingSet
 from unskew.attacks.inversion import Search, white_box
 from unskew.attacks.payloads import (
     Exchanges,
-    SamplePayloads,
+    Payloads,
     activations,
     at_cut,
     clearest,
@@ -102,7 +102,7 @@ class Reconstruct(Attack):
         return Outcome(tuple(scores), read, {f"{taken.share} turned back into images": sheet})
 
     def _answers(
-        self, target: TargetRun, taken: SamplePayloads, rows: Tensor, own: Samples, mine: Tensor, seed: int
+        self, target: TargetRun, taken: Payloads, rows: Tensor, own: Samples, mine: Tensor, seed: int
     ) -> dict[str, Tensor]:
         """The samples by each attacker, in natural units. mine: the attacker's own samples in these."""
         net, sent, shown = target.trainer.net, taken.sent[rows], at_cut(target, taken, own.x)
