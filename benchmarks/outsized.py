@@ -129,10 +129,10 @@ def dataset_of(folder: Path, kind: str):
     os.environ["UNSKEW_SCRATCH"] = str(folder)
     from unskew.data import read
     from unskew.data.files import parquet
-    from unskew.data.storage import sample_rows
+    from unskew.data.storage import rows_on_disk
     from unskew.system import machine
 
-    for module in (machine, sample_rows, parquet):
+    for module in (machine, rows_on_disk, parquet):
         module.usable_memory = lambda: 2 * x.nbytes
     whole = read(f"{folder}/x.parquet(x=x,label=y)")
     return arrays(whole.x, whole.y, x[:1000].copy(), y[:1000])

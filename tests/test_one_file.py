@@ -70,7 +70,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from unskew.attacks.attack import Attack
-from unskew.attacks.scene import Scene
+from unskew.attacks.target_run import TargetRun
 from unskew.attacks.attack import Outcome, Score
 
 READS = ("w",)
@@ -83,11 +83,11 @@ class Guess(Attack):
     name: ClassVar[str] = "guess"
     adversary: ClassVar[str] = "anybody"
 
-    def refuse(self, scene: Scene) -> str | None:
+    def refuse(self, target: TargetRun) -> str | None:
         return None
 
-    def attempt(self, scene: Scene, seed: int) -> Outcome:
-        return Outcome((Score("w", "a guess", "accuracy", 0.5, 0.4, 0.6, 0.5, 1.0, len(scene.sent), True),), "none")
+    def attempt(self, target: TargetRun, seed: int) -> Outcome:
+        return Outcome((Score("w", "a guess", "accuracy", 0.5, 0.4, 0.6, 0.5, 1.0, len(target.sent), True),), "none")
 '''
 
 SECTION = '''"""How many runs there are."""

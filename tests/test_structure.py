@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "unskew"
 PURE = ("core", "merge", "methods", "privacy")
-SEEDED = {"unskew.core.user_parts", "unskew.round.layers", "unskew.runs.resolve"}
+SEEDED = {"unskew.core.user_parts", "unskew.round.layer_kernels", "unskew.runs.resolve"}
 """Modules that seed torch's generator, inside of fork_rng, for builders, layers and hooks of users."""
 UNPICKLER = "unskew.data.downloads"
 """Its reader refuses all names but three, and imports none."""

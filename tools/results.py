@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from unskew.experiments import pages
-from unskew.experiments.result import judged
+from unskew.experiments.result import with_verdicts
 
 FOLDER = Path("docs/results")
 
 if __name__ == "__main__":
     for result in pages.results_in(FOLDER):
-        pages.write_result(FOLDER, judged(result))
+        pages.write_result(FOLDER, with_verdicts(result))

@@ -40,15 +40,15 @@ from unskew.round.run import Run
 from unskew.runs import object_digests, resolve
 from unskew.runs.assemble import loop_of
 from unskew.runs.callbacks import EarlyStopping, callbacks_of, check_callbacks
-from unskew.runs.coverage import check_used
 from unskew.runs.disclosure import account_entries, remark_lines
 from unskew.runs.reopen import UserCode, open_run
 from unskew.runs.resolve import Objects
 from unskew.runs.run_folder import RunFolder, free_path
+from unskew.runs.score_coverage import check_used
 from unskew.system import python_files
 from unskew.system.disk import AT_SITE, check_name
-from unskew.system.failures import explain
 from unskew.system.python_files import GIVEN_OBJECT, one_line
+from unskew.system.unexpected_errors import explain
 from unskew.tasks import own_loss
 from unskew.tasks.metrics import MetricsSetting, as_text
 from unskew.tasks.own_loss import LossFunction
@@ -220,18 +220,18 @@ class _RunView:
 def _run_in_memory(run: Run, view: _RunView) -> Result:
     loop = loop_of(run)
     try:
-        loop.audience = CallbackList((*callbacks_of(run.settings, None), *run.callbacks), run, loop.record)
+        loop.callbacks = CallbackList((*callbacks_of(run.settings, None), *run.callbacks), run, loop.record)
         loop.record.privacy = account_entries(loop)
         view.ready(loop)
-        loop.audience.begun(0, loop.last)
+        loop.callbacks.begun(0, loop.last)
         state = loop.begin()
         loop.evaluate(state, None)
         for after in remaining_rounds(loop, state, view.round):
             state = after
         check_used(run, loop.record)
-        loop.audience.ended("done")
+        loop.callbacks.ended("done")
     except BaseException as error:
-        loop.audience.ended(one_line(error))
+        loop.callbacks.ended(one_line(error))
         raise
     finally:
         loop.trainer.close()

@@ -24,10 +24,10 @@ from unskew.records.record import Record
 from unskew.report.analysis import frames
 from unskew.round.loop import Loop
 from unskew.round.run import Run
-from unskew.runs import coverage, predictions
-from unskew.runs.coverage import MISSING_REASON, SCOPES, UsedReplies, doubt, incomplete_coverage
+from unskew.runs import predictions, score_coverage
 from unskew.runs.export import write_export
 from unskew.runs.predictions import TrainedRun
+from unskew.runs.score_coverage import MISSING_REASON, SCOPES, UsedReplies, doubt, incomplete_coverage
 from unskew.scores import kind, of_setting
 
 if TYPE_CHECKING:
@@ -157,7 +157,9 @@ class Result(Predictor):
     @property
     def metrics(self) -> list[str]:
         """The names of the additional scores that were requested and recorded."""
-        return of_setting(self.settings.metrics, self.run.task.name, coverage.recorded_metrics(self.record))
+        return of_setting(
+            self.settings.metrics, self.run.task.name, score_coverage.recorded_metrics(self.record)
+        )
 
     def __repr__(self) -> str:
         """One line: the method, its last score, and where the run is kept."""
@@ -248,7 +250,7 @@ class Result(Predictor):
     def table(self) -> str:
         """A text table with last, best and mean of the last ten rounds for the three scopes, shares in
         percent, and warnings about doubtful scores."""
-        from unskew.report.analysis.numbers import size
+        from unskew.report.analysis.number_formats import size
 
         lines = [
             f"{self.method}  {self.t} rounds, {self.federation.clients} clients, seed {self.settings.seed}"
@@ -262,7 +264,7 @@ class Result(Predictor):
             if scores := self.scores(scope):
                 last, best, mean = (main.written(scores[name]) for name in ("last", "best", "mean10"))
                 lines.append(f"{scope:<18}{last:>{width}}{best:>{width}}{mean:>17}")
-        lines += coverage.metric_lines(self.record, self.metrics)
+        lines += score_coverage.metric_lines(self.record, self.metrics)
         lines += [*self._terms(), *self._scored()]
         if self.replies.dropped:
             lines.append(f"{self.replies}; the others were dropped")
@@ -294,7 +296,7 @@ class Result(Predictor):
     def _scored(self) -> list[str]:
         """A line with the number of scored clients, unless all clients with test samples were scored."""
         scored = incomplete_coverage(
-            coverage.clients_with_scores(self.record), int((self.federation.test_sizes > 0).sum())
+            score_coverage.clients_with_scores(self.record), int((self.federation.test_sizes > 0).sum())
         )
         if not scored:
             return []

@@ -13,7 +13,7 @@ from scipy.stats import binom
 from tests.attacks.runs import noise, trained
 from tests.cli.calling import call
 from unskew.attacks.kinds import audit
-from unskew.attacks.scene import Scene
+from unskew.attacks.target_run import TargetRun
 from unskew.data.clients.partition import Index
 from unskew.privacy.accounting import gaussian_epsilon
 from unskew.records import schema
@@ -118,11 +118,11 @@ def test_a_run_that_its_budget_has_ended_is_audited_beside_what_it_claims(tmp_pa
 
 
 def claim_of(run, unit: str = "sample", again=None) -> audit.Claim:
-    scene = Scene(run)
+    target = TargetRun(run)
     try:
-        return audit.claim_of(scene, unit, again(scene) if again else scene.run)
+        return audit.claim_of(target, unit, again(target) if again else target.run)
     finally:
-        scene.close()
+        target.close()
 
 
 def test_the_claim_is_no_less_than_that_of_the_smaller_clients_that_were_trained_for_the_audit(tmp_path):
@@ -132,10 +132,10 @@ def test_the_claim_is_no_less_than_that_of_the_smaller_clients_that_were_trained
     run = trained(tmp_path, "dpsgd(clip=1.0,noise_multiplier=2.0)", rounds=2, samples=80)
     kept = schema.read_privacy(run)["dpsgd"]["epsilons"][0]["epsilon"]
 
-    def smaller(scene):
-        lists = [rows[: len(rows) // 2] for rows in scene.run.federation.train]
-        federation = replace(scene.run.federation, train=Index.of(lists))
-        return resolve.run_on(federation, scene.run.settings, scene.run.method)
+    def smaller(target):
+        lists = [rows[: len(rows) // 2] for rows in target.run.federation.train]
+        federation = replace(target.run.federation, train=Index.of(lists))
+        return resolve.run_on(federation, target.run.settings, target.run.method)
 
     assert claim_of(run).epsilon == kept
     assert claim_of(run, again=smaller).epsilon > 1.2 * kept

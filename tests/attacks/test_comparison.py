@@ -121,10 +121,10 @@ def test_what_cannot_be_attacked_is_told_and_fails_nothing(compared, monkeypatch
     said = list[str]()
     cell = Cell("fedavg", 0, path / "fedavg--s0", Settings())
 
-    def no_scene(*_):
+    def no_run(*_):
         raise StateError("E112", "other bits")
 
-    monkeypatch.setattr(stage, "quickly", no_scene)
+    monkeypatch.setattr(stage, "quick_attacks", no_run)
     stage.attack_all([cell, Cell("local", 0, path, Settings(method="local"))], said.append)
     assert said == ["attacks on fedavg, seed 0", "not measured: E112 other bits"]
     monkeypatch.setattr(schema, "read_privacy", lambda _: {})
@@ -134,7 +134,7 @@ def test_what_cannot_be_attacked_is_told_and_fails_nothing(compared, monkeypatch
 
     monkeypatch.setattr(attack, "_stored_finding", too_few)
     said.clear()
-    attack.quickly(cell.path, said.append)
+    attack.quick_attacks(cell.path, said.append)
     assert said == ["membership: not measured; E151 too few samples"]
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from tests.attacks.runs import trained
 from unskew.attacks import inversion
 from unskew.attacks.kinds.gradient import Gradient
-from unskew.attacks.scene import Scene
+from unskew.attacks.target_run import TargetRun
 from unskew.core.network import Network
 from unskew.methods import registry
 from unskew.runs import conformance
@@ -34,13 +34,15 @@ def smooth(tmp_path_factory):
     folder = tmp_path_factory.mktemp("smooth")
     (folder / "smooth.py").write_text(SMOOTH)
     model = f"{folder / 'smooth.py'}:smooth"
-    scene = Scene(trained(folder, model=model, clients=4, samples=5, rounds=2), code=UserCode(model=model))
-    yield scene
-    scene.close()
+    target = TargetRun(
+        trained(folder, model=model, clients=4, samples=5, rounds=2), code=UserCode(model=model)
+    )
+    yield target
+    target.close()
 
 
-def values(scene: Scene, **settings) -> dict[str, float]:
-    return {s.metric: s.value for s in Gradient(**settings).attempt(scene, 0).scores}
+def values(target: TargetRun, **settings) -> dict[str, float]:
+    return {s.metric: s.value for s in Gradient(**settings).attempt(target, 0).scores}
 
 
 def test_one_samples_update_gives_its_label_and_the_sample(smooth):
@@ -61,12 +63,12 @@ def test_a_dense_layer_of_the_input_gives_a_sample_exactly(tmp_path):
     """dW_u / db_u = x for every unit u that one sample moves; an inversion of one step is far from that."""
     (tmp_path / "units.py").write_text(UNITS)
     model = f"{tmp_path / 'units.py'}:units"
-    scene = Scene(trained(tmp_path, model=model), code=UserCode(model=model))
-    alone = values(scene, samples=4, at="first", steps=1)
+    target = TargetRun(trained(tmp_path, model=model), code=UserCode(model=model))
+    alone = values(target, samples=4, at="first", steps=1)
     assert alone["PSNR, dB"] > 60
     assert alone["share above 40 dB"] == 1
-    assert values(scene, samples=16, batch=8, at="first", steps=1)["share above 40 dB"] > 0
-    scene.close()
+    assert values(target, samples=16, batch=8, at="first", steps=1)["share above 40 dB"] > 0
+    target.close()
 
 
 def test_what_scaffold_sends_beside_weights_gives_samples_exactly(tmp_path):
@@ -74,11 +76,11 @@ def test_what_scaffold_sends_beside_weights_gives_samples_exactly(tmp_path):
     (tmp_path / "units.py").write_text(UNITS)
     model = f"{tmp_path / 'units.py'}:units"
     path = trained(tmp_path, "scaffold", model=model, samples=4, batch=1, rounds=3)
-    scene = Scene(path, code=UserCode(model=model))
-    outcome = Gradient(samples=6, batch=0, steps=1).attempt(scene, 0)
+    target = TargetRun(path, code=UserCode(model=model))
+    outcome = Gradient(samples=6, batch=0, steps=1).attempt(target, 0)
     shares = {s.payload: s.value for s in outcome.scores if s.metric == "share above 40 dB"}
     assert shares["scaffold/delta"] > 0.8 > shares["w"]
-    scene.close()
+    target.close()
 
 
 def test_of_two_samples_the_units_that_one_moves_give_it_and_the_others_a_mixture():
@@ -126,8 +128,8 @@ def test_clients_that_are_made_up_stand_for_none_whose_updates_are_changed_befor
     """With noise of eight clips in every update the attack gave images back at 24 dB: those of clients
     without noise."""
     run = conformance.run_for(registry.parse(method))
-    scene = SimpleNamespace(run=run, sent=run.fed.net.trainable)
-    reason = Gradient().refuse(scene)
+    target = SimpleNamespace(run=run, sent=run.fed.net.trainable)
+    reason = Gradient().refuse(target)
     if not part:
         assert reason is None
         return
@@ -140,9 +142,9 @@ def test_clients_that_are_made_up_stand_for_none_whose_updates_are_changed_befor
 
 def test_noise_is_in_an_update_as_it_was_sent(tmp_path):
     pytest.importorskip("dp_accounting")
-    scene = Scene(trained(tmp_path, "dpsgd(clip=0.1,noise_multiplier=8.0)", samples=4))
-    scores = {s.metric: s for s in Gradient(samples=2, batch=0, steps=40).attempt(scene, 0).scores}
-    scene.close()
+    target = TargetRun(trained(tmp_path, "dpsgd(clip=0.1,noise_multiplier=8.0)", samples=4))
+    scores = {s.metric: s for s in Gradient(samples=2, batch=0, steps=40).attempt(target, 0).scores}
+    target.close()
     assert scores["MSE"].value > scores["MSE"].floor
 
 

@@ -9,9 +9,9 @@ from scipy.stats import norm
 
 from tests.attacks.runs import noise, trained
 from unskew.attacks import shadows, success
-from unskew.attacks.auxiliary import like_those_of
+from unskew.attacks.auxiliary_samples import like_those_of
 from unskew.attacks.kinds.membership import Membership
-from unskew.attacks.scene import Scene
+from unskew.attacks.target_run import TargetRun
 
 
 @pytest.fixture(scope="module")
@@ -26,13 +26,13 @@ def memorised(tmp_path_factory):
         "lr": 0.3,
         "model": "mlp(hidden=[64])",
     }
-    scene = Scene(trained(folder, data=noise(folder, 400), **settings))
-    yield scene
-    scene.close()
+    target = TargetRun(trained(folder, data=noise(folder, 400), **settings))
+    yield target
+    target.close()
 
 
-def values(scene: Scene, attack: Membership) -> dict[tuple[str, str], float]:
-    return {(s.of, s.metric): s.value for s in attack.attempt(scene, 0).scores}
+def values(target: TargetRun, attack: Membership) -> dict[tuple[str, str], float]:
+    return {(s.of, s.metric): s.value for s in attack.attempt(target, 0).scores}
 
 
 def test_a_model_that_has_learnt_its_samples_by_heart_tells_them(memorised):
@@ -63,12 +63,14 @@ def test_a_client_whose_samples_look_otherwise_is_not_taken_for_one_who_betrays_
         "model": "auto",
         "batch": 32,
     }
-    scene = Scene(trained(tmp_path, **settings))
-    k, members = scene.run.federation.clients - 1, scene.run.federation.train[3]
-    own = like_those_of(scene.run.federation, k, scene.trainer.samples.x[torch.as_tensor(members)], 0)
-    scores = {s.of: s for s in Membership(clients=4, shadows=0).attempt(scene, 0).scores if s.metric == "AUC"}
-    scene.close()
-    test = torch.as_tensor(scene.run.federation.x_test[scene.run.federation.test[k]])
+    target = TargetRun(trained(tmp_path, **settings))
+    k, members = target.run.federation.clients - 1, target.run.federation.train[3]
+    own = like_those_of(target.run.federation, k, target.trainer.samples.x[torch.as_tensor(members)], 0)
+    scores = {
+        s.of: s for s in Membership(clients=4, shadows=0).attempt(target, 0).scores if s.metric == "AUC"
+    }
+    target.close()
+    test = torch.as_tensor(target.run.federation.x_test[target.run.federation.test[k]])
     assert own is not None
     assert {t.numpy().tobytes() for t in own.x} <= {t.numpy().tobytes() for t in test}
     assert len(scores) == 5
@@ -77,24 +79,24 @@ def test_a_client_whose_samples_look_otherwise_is_not_taken_for_one_who_betrays_
 
 def test_shadows_start_from_what_the_attacked_client_was_sent(tmp_path):
     """FedAMP sends each client a mixture of its own, and there are more shadows than clients."""
-    scene = Scene(trained(tmp_path, "fedamp", lr=0.5))
+    target = TargetRun(trained(tmp_path, "fedamp", lr=0.5))
     attack = Membership(clients=1, shadows=4)
-    start = scene.last_round.start
+    start = target.last_round.start
     assert start is not None
-    (target,) = attack._updates(scene)
-    received, all_are_sent = start.received(target.client), start.weights
+    (model,) = attack._updates(target)
+    received, all_are_sent = start.received(model.client), start.weights
     assert any(not torch.equal(received[n], all_are_sent[n]) for n in received)
-    assert all(torch.equal(target.start.weights[n], received[n]) for n in received)
+    assert all(torch.equal(model.start.weights[n], received[n]) for n in received)
 
-    x = scene.trainer.samples.x[:8]
-    y = torch.as_tensor(scene.run.federation.y[:8]).long()
-    models = shadows.train_shadows(scene, x, y, np.ones((4, 8), dtype=bool), target.start, (1, 0))
-    for n in scene.run.fed.net.trainable:
+    x = target.trainer.samples.x[:8]
+    y = torch.as_tensor(target.run.federation.y[:8]).long()
+    models = shadows.train_shadows(target, x, y, np.ones((4, 8), dtype=bool), model.start, (1, 0))
+    for n in target.run.fed.net.trainable:
         assert not torch.equal(models[0][n], received[n])
         for other in models[1:]:  # one batch of the same samples
             torch.testing.assert_close(other[n], models[0][n])
-    assert {of for of, _ in values(scene, attack)} >= {f"{target.of}, lira", "merged model, lira"}
-    scene.close()
+    assert {of for of, _ in values(target, attack)} >= {f"{model.of}, lira", "merged model, lira"}
+    target.close()
 
 
 def test_the_ratio_is_that_of_two_normal_laws():
@@ -136,9 +138,9 @@ def test_rates_of_a_score_that_says_nothing_are_those_of_chance(rate):
 def test_models_of_which_clients_keep_a_part_are_refused(tmp_path, method, kept):
     """With FedPer the server's untrained head answered, and an area near 0.5 read as if nothing leaked."""
     model = "cnn_small(batch_norm=True)" if method == "fedbn" else "mlp(hidden=[16])"
-    scene = Scene(trained(tmp_path, method, model=model, rounds=1))
-    refusal = Membership(clients=1, shadows=0).refuse(scene)
-    scene.close()
+    target = TargetRun(trained(tmp_path, method, model=model, rounds=1))
+    refusal = Membership(clients=1, shadows=0).refuse(target)
+    target.close()
     assert refusal is not None
     assert refusal.startswith("its clients keep '")
     assert kept in refusal.split("'")[1]

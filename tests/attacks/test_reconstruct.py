@@ -7,10 +7,10 @@ import torch
 
 from tests.attacks.runs import trained
 from unskew.attacks import decoders, inversion, payloads, success
-from unskew.attacks.decoders import Lesson
+from unskew.attacks.decoders import TrainingSet
 from unskew.attacks.kinds.context import Context, Marker
 from unskew.attacks.kinds.reconstruct import Reconstruct
-from unskew.attacks.scene import Scene
+from unskew.attacks.target_run import TargetRun
 from unskew.errors import StateError
 from unskew.methods.flea import FLea
 
@@ -19,30 +19,30 @@ FEW = {"model": "cnn_small", "samples": 40, "rounds": 3}
 
 @pytest.fixture(scope="module")
 def flea(tmp_path_factory):
-    scene = Scene(trained(tmp_path_factory.mktemp("flea"), "flea(alpha=0.5)", **FEW))
-    yield scene
-    scene.close()
+    target = TargetRun(trained(tmp_path_factory.mktemp("flea"), "flea(alpha=0.5)", **FEW))
+    yield target
+    target.close()
 
 
-def of(scene: Scene, attack) -> dict[tuple[str, str], float]:
-    return {(s.of, s.metric): s.value for s in attack.attempt(scene, 0).scores}
+def of(target: TargetRun, attack) -> dict[tuple[str, str], float]:
+    return {(s.of, s.metric): s.value for s in attack.attempt(target, 0).scores}
 
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_activations_are_those_that_the_server_kept_with_the_samples_behind(fused, flea, tmp_path):
-    scene = Scene(trained(tmp_path, "flea(alpha=0.5,fused=True)", **FEW)) if fused else flea
-    part = payloads.part_of(scene, FLea)
+    target = TargetRun(trained(tmp_path, "flea(alpha=0.5,fused=True)", **FEW)) if fused else flea
+    part = payloads.part_of(target, FLea)
     assert part is not None
-    labels = {x.tobytes(): int(y) for x, y in zip(scene.run.federation.x, scene.run.federation.y)}
-    first, last = payloads.activations(scene, part, "every")
+    labels = {x.tobytes(): int(y) for x, y in zip(target.run.federation.x, target.run.federation.y)}
+    first, last = payloads.activations(target, part, "every")
     for t, taken in enumerate((first, last), 1):
         assert (taken.t, len(taken.sent)) == (t, 60)  # half of 3 clients' 40 samples
         assert taken.client.tolist() == [k for k in range(3) for _ in range(20)]
-        assert torch.allclose(payloads.at_cut(scene, taken, taken.x), taken.sent, atol=1e-5)
+        assert torch.allclose(payloads.at_cut(target, taken, taken.x), taken.sent, atol=1e-5)
         assert [labels[x.numpy().tobytes()] for x in taken.x] == taken.y.tolist()
     assert torch.equal(first.x, last.x)  # so that the server has both activations of each sample
     assert not torch.equal(first.sent, last.sent)
-    (alone,) = payloads.activations(scene, part, "last")
+    (alone,) = payloads.activations(target, part, "last")
     assert torch.equal(alone.sent, last.sent)
 
 
@@ -75,7 +75,7 @@ def test_ridge_regression_inverts_a_linear_map(n):
     x, A = torch.rand(n + 5, 1, 3, 3, generator=generator), torch.randn(9, 9, generator=generator)
     x[:2] = torch.tensor([0.0, 1.0])[:, None, None, None]  # the range of all samples
     h = (x.flatten(1) @ torch.linalg.qr(A).Q + 2).repeat(1, 8).reshape(n + 5, 8, 3, 3)
-    made = decoders.linear_decoder(Lesson(h[:n], x[:n], 1, 0))(h[n:])
+    made = decoders.linear_decoder(TrainingSet(h[:n], x[:n], 1, 0))(h[n:])
     torch.testing.assert_close(made, x[n:], atol=1e-5, rtol=0)
 
 
@@ -96,14 +96,14 @@ def test_a_payload_that_says_nothing_gives_the_mean(values):
     """Also one of more values than there are samples, which can be fitted as if they said all."""
     x = torch.rand(300, 1, 6, 6, generator=torch.Generator().manual_seed(1))
     nothing = torch.rand(300, values, generator=torch.Generator().manual_seed(2))
-    made = decoders.linear_decoder(Lesson(nothing[:200], x[:200], 1, 0))(nothing[200:])
+    made = decoders.linear_decoder(TrainingSet(nothing[:200], x[:200], 1, 0))(nothing[200:])
     floor = float(success.mse(x[:200].mean(0, keepdim=True).expand_as(x[200:]), x[200:]).mean())
     assert float(success.mse(made, x[200:]).mean()) == pytest.approx(floor, rel=0.1)
 
 
 def test_raw_inputs_are_read_as_they_are_and_averages_blurred(tmp_path):
     few = {**FEW, "rounds": 1}
-    raw, mixed = (Scene(trained(tmp_path / m, m, **few)) for m in ("feddata", "fedmix"))
+    raw, mixed = (TargetRun(trained(tmp_path / m, m, **few)) for m in ("feddata", "fedmix"))
     assert of(raw, Reconstruct())["as sent", "MSE"] == 0
     blurred = of(mixed, Reconstruct())["as sent", "MSE"]
     alone = {s.metric: s.floor for s in Reconstruct().attempt(mixed, 0).scores}["MSE"]
@@ -117,12 +117,12 @@ def test_what_a_decoder_learns_does_not_depend_on_the_unit_of_samples(decoder, m
     volumes from -1000 to 3000 at 16."""
     x = torch.rand(120, 1, 6, 6, generator=torch.Generator().manual_seed(1)).round()
     sent = x.flatten(1) if decoder is not decoders.deep_decoder else x
-    large, tiny = (decoder(Lesson(sent, scale * x, 40, 0))(sent) / scale for scale in (4096, 1 / 128))
+    large, tiny = (decoder(TrainingSet(sent, scale * x, 40, 0))(sent) / scale for scale in (4096, 1 / 128))
     assert torch.allclose(large, tiny, atol=1e-5)
-    blank = decoder(Lesson(sent, 0 * x + 7, 1, 0))(sent)  # of samples that are all one number
+    blank = decoder(TrainingSet(sent, 0 * x + 7, 1, 0))(sent)  # of samples that are all one number
     assert bool(blank.isfinite().all())
     monkeypatch.setattr(decoders, "replace", None)  # numbers like those of images are learnt as they are
-    assert bool(decoder(Lesson(sent, x, 1, 0))(sent).isfinite().all())
+    assert bool(decoder(TrainingSet(sent, x, 1, 0))(sent).isfinite().all())
 
 
 @pytest.mark.parametrize(("background", "colour"), [(0.0, 1.0), (1.0, 0.0)])

@@ -7,20 +7,20 @@ import torch
 
 from tests.attacks.runs import trained
 from unskew.attacks.attack import Score
-from unskew.attacks.auxiliary import unseen
+from unskew.attacks.auxiliary_samples import unseen
 from unskew.attacks.kinds.match import Match
 from unskew.attacks.kinds.prototype import Prototype, _rows
 from unskew.attacks.kinds.statistics import Statistics
-from unskew.attacks.scene import Scene
+from unskew.attacks.target_run import TargetRun
 from unskew.errors import UsageError
 
 
 def scores(path, attack) -> dict[tuple[str, str], Score]:
-    scene = Scene(path)
+    target = TargetRun(path)
     listed = {
-        (s.of, s.metric): s for s in reversed(attack.attempt(scene, 0).scores)
+        (s.of, s.metric): s for s in reversed(attack.attempt(target, 0).scores)
     }  # of several payloads the first
-    scene.close()
+    target.close()
     return listed
 
 
@@ -57,11 +57,11 @@ def test_prototypes_with_noise_are_attacked_as_they_were_sent(tmp_path):
     """Those of a few samples were computed without the noise, and a class that its noise hides ended in
     torch's words."""
     pytest.importorskip("dp_accounting")
-    scene = Scene(trained(tmp_path / "little", "fedproto+dpsgd(sums_noise=0.4)", samples=40))
-    listed = Prototype(samples=20, behind=(1,), own=60, steps=5, clients=1).attempt(scene, 0).scores
-    scene.close()
+    target = TargetRun(trained(tmp_path / "little", "fedproto+dpsgd(sums_noise=0.4)", samples=40))
+    listed = Prototype(samples=20, behind=(1,), own=60, steps=5, clients=1).attempt(target, 0).scores
+    target.close()
     assert {s.of.split(",")[0] for s in listed} == {"as sent"}
-    hidden = Scene(trained(tmp_path / "much", "fedproto+dpsgd", samples=40))
+    hidden = TargetRun(trained(tmp_path / "much", "fedproto+dpsgd", samples=40))
     with pytest.raises(UsageError, match="no client that can be attacked sent a count above 0"):
         Prototype(own=100, steps=20).attempt(hidden, 0)
     hidden.close()
@@ -69,25 +69,25 @@ def test_prototypes_with_noise_are_attacked_as_they_were_sent(tmp_path):
 
 def test_a_prototype_is_read_with_the_model_of_the_client_that_sent_it(rebafl):
     """It is the mean of the features behind it under that model, and not under the merged one."""
-    scene = Scene(rebafl)
+    target = TargetRun(rebafl)
     attack = Prototype(samples=1000, behind=(), steps=1)
-    plains, _ = attack._plains(scene, torch.zeros(10, 1, 8, 8), 0)
-    (group,) = attack._groups(scene, scene.run.method.parts[0], plains, 0)
-    own = unseen(scene.run.federation, scene.trainer.samples.x[:1], 0, most=60)
-    net, start = scene.trainer.net, scene.last_round.start
+    plains, _ = attack._plains(target, torch.zeros(10, 1, 8, 8), 0)
+    (group,) = attack._groups(target, target.run.method.parts[0], plains, 0)
+    own = unseen(target.run.federation, target.trainer.samples.x[:1], 0, most=60)
+    net, start = target.trainer.net, target.last_round.start
     assert start is not None
-    for reply in scene.last_round.replies:
+    for reply in target.last_round.replies:
         client = {**start.weights, **reply.weights}
-        lesson = attack._victim(scene, reply.client, own, 0).lesson
-        assert torch.allclose(lesson.sent, net.features_of(client, scene.seen(own.x)))
+        training = attack._victim(target, reply.client, own, 0).training
+        assert torch.allclose(training.sent, net.features_of(client, target.seen(own.x)))
         c = int(reply.shares["rebafl"]["counts"].argmax())
         sent = reply.shares["rebafl"]["sums"][c] / reply.shares["rebafl"]["counts"][c]
         assert any(torch.equal(h, sent) for h in group.h)
-        x = scene.seen(scene.trainer.samples.x[_rows(scene, reply.client, c)])
-        ours, merged = (net.features_of(w, x).mean(0) for w in (client, scene.final.weights))
+        x = target.seen(target.trainer.samples.x[_rows(target, reply.client, c)])
+        ours, merged = (net.features_of(w, x).mean(0) for w in (client, target.final.weights))
         assert torch.allclose(sent, ours, atol=1e-4)
         assert not torch.allclose(sent, merged, atol=1e-4)
-    scene.close()
+    target.close()
 
 
 def test_means_of_few_records_are_matched_once_the_noise_is_small(tmp_path):
@@ -103,11 +103,11 @@ def test_every_seed_of_an_attack_reads_payloads_that_were_computed_again_once(tm
     """A round costs what training it cost; the attacker draws anew with each seed, and the run's payloads
     stay as they are."""
     few = {"samples": 6, "clients": 4, "model": "cnn_small", "rounds": 3}
-    scene = Scene(trained(tmp_path, "feddpms(alpha=20,least=1,mechanism=single,width=8)", **few))
-    began, rounds = [], scene.rounds
-    monkeypatch.setattr(scene, "rounds", lambda: began.append(1) or rounds())
-    attempts = [Match().attempt(scene, seed) for seed in (0, 1, 0)]
-    scene.close()
+    target = TargetRun(trained(tmp_path, "feddpms(alpha=20,least=1,mechanism=single,width=8)", **few))
+    began, rounds = [], target.rounds
+    monkeypatch.setattr(target, "rounds", lambda: began.append(1) or rounds())
+    attempts = [Match().attempt(target, seed) for seed in (0, 1, 0)]
+    target.close()
     assert len(began) == 1
     assert attempts[0].scores == attempts[2].scores
     assert attempts[0].scores[0].n > 0

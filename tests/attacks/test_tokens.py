@@ -14,7 +14,7 @@ import torch
 
 import unskew
 from unskew.attacks.kinds.tokens import Tokens, change_of, read_off
-from unskew.attacks.scene import Scene
+from unskew.attacks.target_run import TargetRun
 from unskew.runs.reopen import UserCode
 
 WORDS, PLACES, N = 200, 6, 240
@@ -50,7 +50,7 @@ def folder(tmp_path_factory):
 
 def run(
     folder: Path, method: str = "fedavg", name: str = "r", model: str = "Bag", **settings: object
-) -> Scene:
+) -> TargetRun:
     few = {
         "clients": 3,
         "rounds": 2,
@@ -62,14 +62,14 @@ def run(
     } | settings
     net = f"{folder / 'net.py'}:{model}"
     unskew.run(method, str(folder / "s.npz"), model=net, folder=folder, name=name, progress=False, **few)
-    return Scene(folder / name, code=UserCode(None, net))
+    return TargetRun(folder / name, code=UserCode(None, net))
 
 
 @pytest.fixture(scope="module")
 def attacked(folder):
-    scene = run(folder)
-    yield scene
-    scene.close()
+    target = run(folder)
+    yield target
+    target.close()
 
 
 def test_an_update_names_the_words_of_a_clients_samples(attacked):
@@ -93,20 +93,20 @@ def test_an_update_names_the_words_of_a_clients_samples(attacked):
 def test_decay_and_the_kind_of_table_hide_nothing(folder, tmp_path, settings):
     for file in ("s.npz", "net.py"):
         (tmp_path / file).write_bytes((folder / file).read_bytes())
-    scene = run(tmp_path, **settings)
-    assert {s.value for s in Tokens().attempt(scene, 0).scores} == {1.0}
-    scene.close()
+    target = run(tmp_path, **settings)
+    assert {s.value for s in Tokens().attempt(target, 0).scores} == {1.0}
+    target.close()
 
 
 def test_what_hides_rows_leaves_the_attacker_what_it_knew(folder, tmp_path):
     pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
     for file in ("s.npz", "net.py"):
         (tmp_path / file).write_bytes((folder / file).read_bytes())
-    scene = run(tmp_path, "fedavg+dpsgd(clip=0.1, noise_multiplier=2.0)")
-    outcome = Tokens().attempt(scene, 0)
+    target = run(tmp_path, "fedavg+dpsgd(clip=0.1, noise_multiplier=2.0)")
+    outcome = Tokens().attempt(target, 0)
     assert not [s.doubt for s in outcome.scores if s.doubt]
     assert next(s for s in outcome.scores if s.main).value < 0.95
-    scene.close()
+    target.close()
 
 
 @pytest.mark.parametrize(
@@ -120,10 +120,10 @@ def test_what_hides_rows_leaves_the_attacker_what_it_knew(folder, tmp_path):
 def test_what_only_seems_to_hide_rows_is_seen_through(folder, tmp_path, method, payload):
     for file in ("s.npz", "net.py"):
         (tmp_path / file).write_bytes((folder / file).read_bytes())
-    scene = run(tmp_path, method, rounds=3)
-    scores = {s.metric: s.value for s in Tokens().attempt(scene, 0).scores if s.payload == payload}
+    target = run(tmp_path, method, rounds=3)
+    scores = {s.metric: s.value for s in Tokens().attempt(target, 0).scores if s.payload == payload}
     assert scores == {"AUC": 1, "recall": 1, "precision": 1}
-    scene.close()
+    target.close()
 
 
 def test_a_table_that_is_the_head_as_well_names_its_rows(folder, tmp_path):
@@ -143,11 +143,11 @@ def test_a_table_that_is_the_head_as_well_names_its_rows(folder, tmp_path):
     train, test = (np.concatenate([x[:45], x[:45]]), np.concatenate([x[45:], x[45:]]))
     after = [np.roll(part, -1, 1) for part in (train, test)]  # the label of a word is the next one
     np.savez(tmp_path / "s.npz", x_train=train, y_train=after[0], x_test=test, y_test=after[1])
-    scene = run(tmp_path, model="Tied")
-    main = next(s for s in Tokens().attempt(scene, 0).scores if s.main)
+    target = run(tmp_path, model="Tied")
+    main = next(s for s in Tokens().attempt(target, 0).scores if s.main)
     assert main.value > 0.9
     assert main.floor < 0.9
-    scene.close()
+    target.close()
 
 
 def test_rows_shrink_together_and_rounding_is_no_change():

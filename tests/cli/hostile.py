@@ -35,7 +35,7 @@ from PIL import Image
 
 from tests.cli.calling import Called, call
 from tests.samples import a_part_of
-from unskew.cli.terminal import KEPT
+from unskew.cli.plain_output import KEPT
 
 MOST_BYTES = 1 << 30
 """The most memory that a command may take on top of what the process had before."""

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from unskew.core.account import WEAK_EPSILON, Account, epsilon_caution, epsilon_text
+from unskew.core.privacy_account import WEAK_EPSILON, Account, epsilon_caution, epsilon_text
 from unskew.core.trip import Trip, trip_index
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from unskew.core.keys import digest, key
+from unskew.core.random_keys import digest, key
 
 
 def test_keys_depend_on_purpose_alone():

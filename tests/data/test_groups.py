@@ -12,10 +12,10 @@ from PIL import Image
 import unskew
 from tests.data import arrow
 from unskew import data
-from unskew.attacks import auxiliary, shadows
+from unskew.attacks import auxiliary_samples, shadows
 from unskew.attacks.kinds.audit import Audit
 from unskew.attacks.kinds.membership import Membership
-from unskew.attacks.scene import Scene
+from unskew.attacks.target_run import TargetRun
 from unskew.data.clients.partition import Index
 from unskew.data.kinds.column_roles import file_question, number_ids
 from unskew.data.python_objects import settings_of, take
@@ -431,10 +431,10 @@ def test_attacks_do_not_mix_the_samples_of_a_group(tmp_path, monkeypatch):
     np.savez(tmp_path / "a.npz", x=x, y=patients % 2, group=patients)
     settings = {"skew": "iid", "clients": 2, "samples": 100, "rounds": 1, "epochs": 1, "model": "mlp"}
     unskew.run("fedavg", tmp_path / "a.npz", name="r", folder=tmp_path, progress=False, **settings)
-    scene = Scene(tmp_path / "r")
-    federation = scene.run.federation
+    target = TargetRun(tmp_path / "r")
+    federation = target.run.federation
     first = replace(federation, train=Index.of([np.arange(0, 202), np.arange(202, 402)]))  # ends in a patient
-    own = auxiliary.unseen(first, torch.zeros(0, 3), 0)
+    own = auxiliary_samples.unseen(first, torch.zeros(0, 3), 0)
     assert own.name == "training samples that no client holds"
     assert not {*first.group_ids[first.train.rows]} & {*own.groups}
 
@@ -446,7 +446,7 @@ def test_attacks_do_not_mix_the_samples_of_a_group(tmp_path, monkeypatch):
         return drawn[-1][0]
 
     monkeypatch.setattr(shadows, "halves", noted_halves)
-    Membership(shadows=4, clients=0, samples=60, passes=1).attempt(scene, 0)
+    Membership(shadows=4, clients=0, samples=60, passes=1).attempt(target, 0)
     ((inside, groups),) = drawn
     assert len(np.unique(groups)) < len(groups)
     for group in np.unique(groups):
@@ -454,6 +454,6 @@ def test_attacks_do_not_mix_the_samples_of_a_group(tmp_path, monkeypatch):
     assert (inside.sum(0) == 2).all()
 
     monkeypatch.setattr(Audit, "_sure", lambda *given: sure.append(given[3]) or confident(*given))
-    Audit(samples=30).attempt(scene, 0)
-    scene.close()
+    Audit(samples=30).attempt(target, 0)
+    target.close()
     assert len(sure[0]) == len({*federation.group_ids[sure[0]]}) == 30

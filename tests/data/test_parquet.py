@@ -14,7 +14,7 @@ from unskew import data
 from unskew.data import prediction_inputs
 from unskew.data.files.parquet import read_table as read_shards
 from unskew.data.readers.from_tables import read_table
-from unskew.data.storage.sample_rows import is_streamed, survey_rows
+from unskew.data.storage.rows_on_disk import is_streamed, survey_rows
 from unskew.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -28,7 +28,7 @@ def little(monkeypatch):
     """Memory into which few samples fit, from when it is called, and small batches."""
 
     def call(fits=1000):
-        monkeypatch.setattr("unskew.data.storage.sample_rows.usable_memory", lambda: fits)
+        monkeypatch.setattr("unskew.data.storage.rows_on_disk.usable_memory", lambda: fits)
         monkeypatch.setattr("unskew.data.files.parquet.COLUMN_ROWS", 5)
 
     return call

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 import unskew
 from unskew import data
 from unskew.data.readers.from_npz import save_dataset
-from unskew.data.storage import sample_rows
-from unskew.data.storage.sample_rows import is_streamed, mapped_rows, moments, survey_rows
+from unskew.data.storage import rows_on_disk
+from unskew.data.storage.rows_on_disk import is_streamed, mapped_rows, moments, survey_rows
 from unskew.errors import DataError, UsageError
 
 RNG = np.random.default_rng(0)
@@ -41,7 +41,7 @@ def little(monkeypatch):
     """What leaves this process with little memory."""
 
     def call(memory: int = 1000) -> None:
-        monkeypatch.setattr("unskew.data.storage.sample_rows.usable_memory", lambda: memory)
+        monkeypatch.setattr("unskew.data.storage.rows_on_disk.usable_memory", lambda: memory)
 
     return call
 
@@ -148,7 +148,7 @@ def test_constants_are_those_of_the_rows_in_memory(tmp_path, monkeypatch):
     mean, std = moments(x)
     assert np.array_equal(mean, x.mean((0, 2, 3), dtype=np.float64))
     assert np.array_equal(std, x.std((0, 2, 3), dtype=np.float64))
-    monkeypatch.setattr("unskew.data.storage.sample_rows.SUM_BLOCK", 640)
+    monkeypatch.setattr("unskew.data.storage.rows_on_disk.SUM_BLOCK", 640)
     assert read.with_constants().mean == data.arrays(X, Y).with_constants().mean
     assert np.allclose(moments(x)[1], std)
 
@@ -314,7 +314,7 @@ def scratch(tmp_path, monkeypatch):
 
 def test_samples_are_read_back_in_whatever_order_they_were_written(tmp_path, scratch):
     """The file has no name, and only its user may read it."""
-    file = sample_rows.SampleSink("x", SCRATCH.shape, in_memory=False)
+    file = rows_on_disk.SampleSink("x", SCRATCH.shape, in_memory=False)
     for begin in (40, 0, 20):
         file.put(begin, SCRATCH[begin : begin + 20])
     rows = file.samples()
@@ -328,7 +328,7 @@ def test_samples_are_read_back_in_whatever_order_they_were_written(tmp_path, scr
 
 
 def test_a_damaged_file_is_an_error(scratch):
-    sink = sample_rows.SampleSink("x", SCRATCH.shape, in_memory=False)
+    sink = rows_on_disk.SampleSink("x", SCRATCH.shape, in_memory=False)
     sink.put(0, SCRATCH)
     rows = sink.samples()
     os.truncate(rows.source.file.fileno(), 100)
@@ -343,17 +343,17 @@ def test_a_disk_without_room_is_an_error_that_says_what_to_set(tmp_path, scratch
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
     text = rf"E142 x: samples take 0.0 GiB, .*{tmp_path} cannot store them: No space left on device; set UNSKEW_S"
     with pytest.raises(DataError, match=text):
-        sample_rows.SampleSink("x", SCRATCH.shape, in_memory=False)
+        rows_on_disk.SampleSink("x", SCRATCH.shape, in_memory=False)
 
 
 def test_the_folder_is_the_one_that_is_named(tmp_path, scratch, monkeypatch):
-    assert sample_rows.scratch_folder() == tmp_path
+    assert rows_on_disk.scratch_folder() == tmp_path
     monkeypatch.setenv("UNSKEW_SCRATCH", f"{tmp_path}/none")
     with pytest.raises(DataError, match=r"E402 there is no folder .*none', which UNSKEW_SCRATCH names"):
-        sample_rows.scratch_folder()
+        rows_on_disk.scratch_folder()
     monkeypatch.delenv("UNSKEW_SCRATCH")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    assert sample_rows.scratch_folder() == tmp_path
+    assert rows_on_disk.scratch_folder() == tmp_path
     monkeypatch.delenv("TMPDIR")
-    monkeypatch.setattr(sample_rows, "DEFAULT_FOLDER", tmp_path / "none")
-    assert sample_rows.scratch_folder() == Path(tempfile.gettempdir())
+    monkeypatch.setattr(rows_on_disk, "DEFAULT_FOLDER", tmp_path / "none")
+    assert rows_on_disk.scratch_folder() == Path(tempfile.gettempdir())

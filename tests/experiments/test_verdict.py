@@ -15,8 +15,8 @@ from unskew.errors import UsageError
 from unskew.experiments import pages, verdicts
 from unskew.experiments.experiment import Claim, Trend, margins
 from unskew.experiments.files import parse_experiment, read_experiment
-from unskew.experiments.result import entries_of, judged, result_of
-from unskew.runs.coverage import Coverage, UsedReplies
+from unskew.experiments.result import entries_of, result_of, with_verdicts
+from unskew.runs.score_coverage import Coverage, UsedReplies
 
 
 def run(seed, values):
@@ -94,7 +94,7 @@ def stored(curves, claims, **changes):
             scores = {name: {"mean": sum(v) / len(v), "std": 0.0, "n": len(v)} for name, v in each.items()}
             entries.append({"row": row, "method": method, "paper": None, "ours": scores[measure], **scores})
     result = {"measure": measure, "scale": 1.0, "rows": {row: {} for row in curves}, "entries": entries}
-    return judged({**result, "curves": points, "claims": [], **changes}, claims)
+    return with_verdicts({**result, "curves": points, "claims": [], **changes}, claims)
 
 
 def words(*given, **changes):
@@ -161,7 +161,7 @@ def test_windows_fit_the_rounds_of_a_run():
 
 def test_every_verdict_of_the_index_follows_from_the_kept_numbers():
     for result in pages.results_in(Path(__file__).parents[2] / "docs" / "results"):
-        assert judged(result) == result, result["page"]
+        assert with_verdicts(result) == result, result["page"]
         for entry in result["entries"]:
             seeds = result["curves"][entry["row"]][entry["method"]]
             for name in () if entry.get("bounds") else ("last", "best", "mean10", "stability"):

@@ -20,7 +20,7 @@ import numpy as np
 
 import unskew
 from tests.ports import free_port
-from unskew.core.keys import numpy_key
+from unskew.core.random_keys import numpy_key
 from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
 from unskew.federation.site.site_folder import SiteFolder

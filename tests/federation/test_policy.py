@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from tests.federation import fake  # skips where cryptography is missing
-from unskew.core.account import Account
 from unskew.core.method import Method
 from unskew.core.part import Part
+from unskew.core.privacy_account import Account
 from unskew.core.shares import Share
 from unskew.core.trip import Trip
 from unskew.errors import UsageError

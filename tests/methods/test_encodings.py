@@ -17,7 +17,7 @@ import torch
 
 from tests.fixtures import assert_close, client
 from unskew.core import encoding, gate
-from unskew.core.keys import key
+from unskew.core.random_keys import key
 from unskew.core.replies import DecodeError
 from unskew.errors import UsageError
 from unskew.methods import catalogue, registry

@@ -12,8 +12,8 @@ from scipy.integrate import trapezoid
 
 from tests.fixtures import assert_close, client
 from unskew import data
-from unskew.core.keys import key
 from unskew.core.method import Method
+from unskew.core.random_keys import key
 from unskew.methods import feddpms
 from unskew.methods.feddpms import FedDPMS, match_client
 from unskew.privacy.accounting import (

@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from unskew.attacks.registry import what_it_tells
+from unskew.attacks.registry import readers_lines
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.shares import Share
@@ -137,7 +137,7 @@ def test_the_ledger_counts_what_each_client_was_sent_and_says_what_of_others_it_
     )
     (sent,) = (item for item in items(facts) if item.readers)
     assert sent.readers == "the server, and other clients, who are sent their numbers"
-    assert f"weights: seen by {sent.readers};" in what_it_tells(made.method, made.fed)[0]
+    assert f"weights: seen by {sent.readers};" in readers_lines(made.method, made.fed)[0]
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def test_every_reader_says_that_a_part_hands_on_which_dispatches_and_does_not_sa
         made.ledger.broadcast(1, [1, 4], start, made.deliveries.send(start, [1, 4]))
         assert [row["hands_on"] for row in made.record.rows["ledger"]] == [words, words]
         assert f"silent hands on to other clients: {words}" in "\n".join(disclosure.disclosure_lines(made))
-        assert f"who are sent {words};" in what_it_tells(made.method, made.fed)[0]
+        assert f"who are sent {words};" in readers_lines(made.method, made.fed)[0]
         assert f"The server hands on to other clients: {words}." in method_pages.method_page(
             silent, made.fed, "its defaults"
         )

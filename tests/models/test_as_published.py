@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from unskew import models
-from unskew.core.keys import key
+from unskew.core.random_keys import key
 
 
 class Layers:

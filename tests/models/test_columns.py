@@ -9,7 +9,7 @@ import torch
 
 from unskew import models
 from unskew.core.network import Network
-from unskew.round.layers import Kernels, use_kernels
+from unskew.round.layer_kernels import Kernels, use_kernels
 
 
 def harnet():

@@ -21,7 +21,7 @@ import unskew
 from unskew import data, models
 from unskew.config import build
 from unskew.core import module_inputs
-from unskew.core.keys import key
+from unskew.core.random_keys import key
 from unskew.errors import DataError, UsageError
 from unskew.federation.protocol.study_rules import site_settings
 from unskew.models import hf_folder

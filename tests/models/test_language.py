@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from unskew.models.pretrained import EveryToken, LastToken, LocalAttention, MeanPooling
+from unskew.models.language_models import EveryToken, LastToken, LocalAttention, MeanPooling
 
 PADDING, D = 0, 6
 IDS = torch.tensor([[3, 5, 4, PADDING], [PADDING, 2, 2, 1], [PADDING] * 4])

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from unskew import models
-from unskew.core.keys import key
 from unskew.core.network import Network
+from unskew.core.random_keys import key
 from unskew.errors import UsageError
 from unskew.models.blocks import Blocks
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from unskew import models
-from unskew.core.keys import key
 from unskew.core.network import Network
+from unskew.core.random_keys import key
 from unskew.errors import UsageError
-from unskew.round.layers import Kernels, use_kernels
+from unskew.round.layer_kernels import Kernels, use_kernels
 
 SMALL, SHAPE = "unet(base=4, levels=3)", (1, 16, 12)
 

@@ -16,7 +16,7 @@ from scipy.stats import kstest
 
 import unskew
 from tests.privacy import random_settings as settings
-from unskew.core.keys import NOISE_GRID
+from unskew.core.random_keys import NOISE_GRID
 from unskew.core.replies import Reply, Ups
 from unskew.core.shares import Share
 from unskew.data.clients.availability import Availability

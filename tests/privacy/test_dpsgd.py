@@ -116,7 +116,7 @@ def test_absences_last_for_their_period_also_where_chance_is_secret():
     loop.trainer.close()
     loop.chance = SystemSource()  # as over a network
     assert len({tuple(loop.attendance(t).answered.tolist()) for t in range(1, 21)}) == 1
-    loop.who = Availability.parse("poisson:0.5")  # on which a guarantee may rest
+    loop.availability = Availability.parse("poisson:0.5")  # on which a guarantee may rest
     assert len({tuple(loop.attendance(t).answered.tolist()) for t in range(1, 21)}) > 1
     assert len({tuple(loop.attendance(1).answered.tolist()) for _ in range(20)}) > 1
 

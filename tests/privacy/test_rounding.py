@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from unskew import data
-from unskew.core.keys import NOISE_GRID, add_noise
+from unskew.core.random_keys import NOISE_GRID, add_noise
 from unskew.core.replies import Reply, Ups
 from unskew.data.clients.partition import Index
 from unskew.methods import registry

@@ -319,8 +319,8 @@ def test_the_list_of_what_sees_one_sample_at_a_time_is_whole():
 @pytest.mark.parametrize("text", ALONE)
 def test_a_batch_trains_as_its_samples_one_by_one_do(loop_of, text):
     """What `alone` declares: the mean loss of a batch and its gradient are the means of the samples' own."""
-    from unskew.round.lanes import LaneViews
-    from unskew.round.layers import Kernels, use_kernels
+    from unskew.round.lane_views import LaneViews
+    from unskew.round.layer_kernels import Kernels, use_kernels
     from unskew.round.loss import ClientLoss, StepInputs
     from unskew.round.noise import draw
 

@@ -11,7 +11,7 @@ from unskew.records.record import Record
 from unskew.report import page
 from unskew.report.analysis import results_table, summary
 from unskew.report.analysis.runs import read_comparison
-from unskew.runs import coverage
+from unskew.runs import score_coverage
 
 COST, AUROC = "own-lower:cost", "auroc"
 LAST = 40
@@ -75,4 +75,6 @@ def test_a_value_of_an_earlier_round_is_no_last_value():
     )
     record.add("metrics", [row(2, "global@client", AUROC, 0.5), row(2, "global@client", AUROC, 0.5, 3)])
     record.add("metrics", [row(3, "train", "loss", 1.0)])
-    assert coverage.metric_lines(record, [AUROC]) == ["AUROC: global@client 50.0% (mean over 1 of 1 clients)"]
+    assert score_coverage.metric_lines(record, [AUROC]) == [
+        "AUROC: global@client 50.0% (mean over 1 of 1 clients)"
+    ]

@@ -12,7 +12,7 @@ import pytest
 from unskew.report.analysis import results_table
 from unskew.report.analysis.runs import RunData, Traffic
 from unskew.report.analysis.stats import bytes_to, rounds_to
-from unskew.report.analysis.summary import against, leader_of, summary_table, target_of
+from unskew.report.analysis.summary import gaps_to, leader_of, summary_table, target_of
 from unskew.report.sections import context_of, final_table, rounds
 
 NAN = float("nan")
@@ -177,16 +177,16 @@ def test_p_is_against_the_leader_paired_by_seed_and_corrected():
     best = [run("best", s, [v]) for s, v in enumerate((0.8, 0.7, 0.9, 0.8, 0.8))]
     near = [run("near", s, [v]) for s, v in enumerate((0.6, 0.8, 0.6, 0.8, 0.7))]
     far = [run("far", s, [v]) for s, v in enumerate((0.7, 0.5, 0.6, 0.6, 0.6))]
-    gaps = against([*reversed(best), *near, *far, run("local", 0, [0.1])], "best")
+    gaps = gaps_to([*reversed(best), *near, *far, run("local", 0, [0.1])], "best")
     p = {method: gap.p for method, gap in gaps.items()}
     assert p == {"near": pytest.approx(0.2302, abs=5e-5), "far": pytest.approx(2 * 0.0032, abs=1e-4)}
     assert (gaps["near"].behind, gaps["near"].lost, gaps["near"].seeds) == (pytest.approx(0.1), 3, 5)
-    assert math.isnan(against([*best, far[1]], "best")["far"].p)
+    assert math.isnan(gaps_to([*best, far[1]], "best")["far"].p)
     unscored = [
         *best,
         *near[:4],
         run("near", 4, [], client_mean=[0.5]),
     ]  # nor does a seed count that has no score
-    assert against(unscored, "best")["near"].seeds == 4
+    assert gaps_to(unscored, "best")["near"].seeds == 4
     more = [*best[:2], *near, run("near", 7, [0.1])]  # seeds that only one of them has are left out
-    assert against(more, "best")["near"].seeds == 2
+    assert gaps_to(more, "best")["near"].seeds == 2

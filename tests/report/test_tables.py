@@ -11,7 +11,7 @@ import pytest
 
 from tests.report.fake_runs import fake_comparison
 from unskew.report.analysis import results_table
-from unskew.report.analysis.numbers import megabytes
+from unskew.report.analysis.number_formats import megabytes
 from unskew.report.analysis.runs import read_comparison
 from unskew.report.analysis.stats import Score
 from unskew.report.analysis.summary import summary_table

@@ -334,7 +334,7 @@ def looking() -> Iterator[None]:
         yield
 
 
-def _settle(device: torch.device, settle: Callable[[torch.device], None] = trainer._prepare_thread) -> None:
+def _settle(device: torch.device, settle: Callable[[torch.device], None] = trainer.prepare_thread) -> None:
     """In a thread of a trainer, for good, beside what the package does there itself."""
     Naming().__enter__()
     Dispatching().__enter__()
@@ -358,7 +358,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Notes]]:
                 torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=MEMORY)
             )
             monkeypatch.setattr("unskew.round.trainer.CudaGraphs", Recorder)
-            monkeypatch.setattr(trainer, "_prepare_thread", _settle)
+            monkeypatch.setattr(trainer, "prepare_thread", _settle)
             stack.enter_context(looking())
             return NOTES
 

@@ -16,7 +16,7 @@ import unskew
 from unskew.config import build
 from unskew.core.network import Network
 from unskew.core.trees import flat_tree
-from unskew.round import lanes
+from unskew.round import lane_views
 from unskew.round.loop import remaining_rounds
 from unskew.runs.assemble import loop_of
 from unskew.runs.resolve import resolve
@@ -131,9 +131,13 @@ class Watched(nn.Linear):
 def test_clients_side_by_side_have_one_copy_of_what_is_frozen(method, frozen, monkeypatch):
     """It was stacked, so that eight clients held eight copies of a backbone; MOON's clients kept one each,
     besides."""
-    body, names, stack = Watched(36, 8).requires_grad_(not frozen), set[str](), lanes.ManyLanes.stack_weights
+    body, names, stack = (
+        Watched(36, 8).requires_grad_(not frozen),
+        set[str](),
+        lane_views.ManyLanes.stack_weights,
+    )
     monkeypatch.setattr(
-        lanes.ManyLanes, "stack_weights", lambda self, ws: names.update(*ws) or stack(self, ws)
+        lane_views.ManyLanes, "stack_weights", lambda self, ws: names.update(*ws) or stack(self, ws)
     )
     given = {"clients": 4, "rounds": 2, "epochs": 1, "lanes": "8", "workers": 1, "normalise": "none"}
     settings = build({"method": method, **given})

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unskew.round.layers import Kernels
+from unskew.round.layer_kernels import Kernels
 
 RECTIFIERS = [
     nn.ReLU(),

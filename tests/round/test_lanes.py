@@ -12,10 +12,10 @@ from torch import nn
 
 from tests.round.training import SIZES, build, trainer
 from unskew import models
-from unskew.core.keys import key
+from unskew.core.random_keys import key
 from unskew.core.replies import Ups
 from unskew.merge.mean import weighted_mean
-from unskew.round import optimise
+from unskew.round import optimisers
 from unskew.round.chunks import Recipe, chunks, steps, work_of
 from unskew.round.trainer import Trainer
 
@@ -211,7 +211,7 @@ def test_schedule_of_unequal_clients():
 def test_adam_corrects_each_lanes_own_step():
     """A lane that took fewer steps so far must not be corrected for its neighbours'."""
     w = torch.ones(2, 3)
-    adam = optimise.Adam(0.1)
+    adam = optimisers.Adam(0.1)
     adam.start([w])
     adam.step([w], [torch.ones(2, 3)], adam.state, torch.tensor([0, 5]))
     first, sixth = 0.1 * 1.0, 0.1 * (0.1 / (1 - 0.9**6)) / ((0.001 / (1 - 0.999**6)) ** 0.5)

@@ -9,8 +9,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from tests.round.training import LR, SEED, SIZES, build, linear, orders, trainer
-from unskew.core.keys import key
 from unskew.core.method import Method
+from unskew.core.random_keys import key
 from unskew.methods.fedmix import FedMix
 from unskew.methods.norm import Norm
 

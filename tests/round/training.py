@@ -11,9 +11,9 @@ from torch import nn
 
 from unskew import models
 from unskew.core.client import Fed
-from unskew.core.keys import key
 from unskew.core.method import Method
 from unskew.core.network import Network
+from unskew.core.random_keys import key
 from unskew.methods import registry
 from unskew.round.chunks import Recipe
 from unskew.round.clients import Broadcast, LocalTraining

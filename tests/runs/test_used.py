@@ -22,8 +22,8 @@ from unskew.report.analysis.runs import read_run
 from unskew.report.analysis.summary import summary_table
 from unskew.report.sections import context_of
 from unskew.runs import conformance
-from unskew.runs.coverage import UsedReplies, doubt
 from unskew.runs.resolve import resolve
+from unskew.runs.score_coverage import UsedReplies, doubt
 
 FAST = {"rounds": 3, "epochs": 4, "batch": 8, "workers": 1}
 C = conformance.small_federation().n_classes

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import unskew
-from unskew.attacks import scene
+from unskew.attacks import target_run
 from unskew.errors import UnskewError
 from unskew.federation.protocol.study_rules import study_settings
 from unskew.runs.reopen import UserCode
@@ -106,13 +106,13 @@ def test_an_attack_takes_the_loss_from_its_caller_and_not_from_the_folder(tmp_pa
     file.write_text(CODE)
     text = f"{file}:ce"
     train(loss=text, name="a", folder=tmp_path, rounds=1)
-    settings = scene.settings_of(tmp_path / "a")
+    settings = target_run.settings_of(tmp_path / "a")
     with pytest.raises(UnskewError, match=r"E156 the loss of .* name yours: --loss"):
-        scene.open_run(tmp_path / "a", settings, UserCode())
-    assert scene.open_run(tmp_path / "a", settings, UserCode(loss=text)).run.task.own_loss
+        target_run.open_run(tmp_path / "a", settings, UserCode())
+    assert target_run.open_run(tmp_path / "a", settings, UserCode(loss=text)).run.task.own_loss
     file.write_text(CODE.replace("-(y", "-(2 * y"))
     with pytest.raises(UnskewError, match="E112"):
-        scene.open_run(tmp_path / "a", settings, UserCode(loss=text))
+        target_run.open_run(tmp_path / "a", settings, UserCode(loss=text))
 
 
 def test_no_site_loads_a_loss_that_a_study_names(tmp_path):

@@ -18,11 +18,11 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from unskew.attacks import registry
-from unskew.attacks.scene import NO_CODE, Scene
+from unskew.attacks.target_run import NO_CODE, TargetRun
 from unskew.core.module_inputs import TableExposure
 from unskew.errors import UsageError
 from unskew.formats import arguments
-from unskew.formats.ranges import Count
+from unskew.formats.setting_ranges import Count
 from unskew.records import schema
 from unskew.runs.reopen import UserCode
 from unskew.system.machine import one_core
@@ -153,11 +153,11 @@ class Attack:
     lookups: ClassVar[Collection[TableExposure]] = ("", "kept", "sent")
     """The models that it fits, by whether they look up whole numbers and send the table."""
 
-    def refuse(self, scene: Scene) -> str | None:
+    def refuse(self, target: TargetRun) -> str | None:
         """Why the attack does not fit this run, as the end of a sentence; None if it fits. It is cheap."""
         raise NotImplementedError
 
-    def attempt(self, scene: Scene, seed: int) -> Outcome:
+    def attempt(self, target: TargetRun, seed: int) -> Outcome:
         """Attack the run. seed: of the attacker's random draws, not of the run."""
         raise NotImplementedError
 
@@ -177,36 +177,37 @@ Settings = Mapping[str, object]
 
 
 def perform(
-    opening: Callable[[], Scene], name: str | None, settings: Settings, seeds: int, say: Say
+    opening: Callable[[], TargetRun], name: str | None, settings: Settings, seeds: int, say: Say
 ) -> dict[str, dict[str, Any]]:
     """The finding of each attack by its name; each is written to the run's privacy.json at once.
 
     opening: opens the run after the attack and its settings were checked; the run is closed at the end.
     name: of the attack, or None for all that fit the run. settings: of the attack, or of all.
     say: receives a line for each attack that does not fit, and for each finding.
-    Raises UsageError: E126 for an unknown attack or setting, E151 if no attack fits; and the errors of Scene.
+    Raises UsageError: E126 for an unknown attack or setting, E151 if no attack fits; and the errors of
+    TargetRun.
     """
     attacks = [registry.attack_of(n, settings) for n in ([name] if name else registry.names())]
-    with closing(opening()) as scene:
-        return {a.name: _stored_finding(scene, a, seeds, say) for a in _fitting(scene, attacks, say)}
+    with closing(opening()) as target:
+        return {a.name: _stored_finding(target, a, seeds, say) for a in _fitting(target, attacks, say)}
 
 
-def quickly(path: Path, say: Say, code: UserCode = NO_CODE) -> None:
+def quick_attacks(path: Path, say: Say, code: UserCode = NO_CODE) -> None:
     """Run every attack that fits a run and has no finding in privacy.json, with its quick settings.
 
-    code: as for a Scene. say: receives the reason if an attack fails; other attacks go on. Raises the errors
-    of Scene.
+    code: as for a TargetRun. say: receives the reason if an attack fails; other attacks go on. Raises the
+    errors of TargetRun.
     """
     done = schema.read_privacy(path).get(schema.ATTACKS, {})
     kinds = {name: registry.kind_of(name) for name in registry.names() if name not in done}
     left = [registry.attack_of(name, kind.quick) for name, kind in kinds.items() if not kind.alone]
     if not left:
         return
-    with closing(Scene(path, code=code)) as scene:
+    with closing(TargetRun(path, code=code)) as target:
         for attack in left:
-            if not _reason(scene, attack, True):
+            if not _reason(target, attack, True):
                 try:
-                    _stored_finding(scene, attack, 1, lambda _: None)
+                    _stored_finding(target, attack, 1, lambda _: None)
                 except UsageError as reason:
                     say(f"{attack.name}: not measured; {reason}")
 
@@ -214,56 +215,56 @@ def quickly(path: Path, say: Say, code: UserCode = NO_CODE) -> None:
 def finding_on(path: Path, code: UserCode, name: str, settings: Settings, say: Say) -> dict[str, Any]:
     """The finding of one attempt of an attack on the run in `path`, without writing to it.
 
-    code: as for a Scene. Raises as `perform` does.
+    code: as for a TargetRun. Raises as `perform` does.
     """
     attack = registry.attack_of(name, settings)
-    with closing(Scene(path, code=code)) as scene:
-        _fitting(scene, [attack], say)
-        return _finding(scene, attack, 1, say)
+    with closing(TargetRun(path, code=code)) as target:
+        _fitting(target, [attack], say)
+        return _finding(target, attack, 1, say)
 
 
-def _fitting(scene: Scene, attacks: Sequence[Attack], say: Say) -> list[Attack]:
+def _fitting(target: TargetRun, attacks: Sequence[Attack], say: Say) -> list[Attack]:
     named = len(attacks) == 1
-    reasons = {a.name: _reason(scene, a, named) for a in attacks}
+    reasons = {a.name: _reason(target, a, named) for a in attacks}
     fitting = [attack for attack in attacks if not reasons[attack.name]]
     if named and not fitting:
-        text = f"attack '{attacks[0].name}' does not fit {scene.path}: {reasons[attacks[0].name]}."
+        text = f"attack '{attacks[0].name}' does not fit {target.path}: {reasons[attacks[0].name]}."
         raise UsageError("E151", text)
     for name, reason in reasons.items():
         if reason:
             say(f"{name}: left out, {reason}")
     if not fitting:
-        raise UsageError("E151", f"no attack fits what the clients of {scene.path} send.")
+        raise UsageError("E151", f"no attack fits what the clients of {target.path} send.")
     return fitting
 
 
-def _reason(scene: Scene, attack: Attack, named: bool) -> str | None:
+def _reason(target: TargetRun, attack: Attack, named: bool) -> str | None:
     """Why an attack does not run here, as the end of a sentence; None if it does."""
     if attack.alone and not named:
         return attack.alone
-    if scene.merged_only and not attack.on_merged:
+    if target.merged_only and not attack.on_merged:
         return (
             "it reads what single clients send, and only the merged model can be attacked, because"
-            f" {scene.merged_only}"
+            f" {target.merged_only}"
         )
-    if scene.federation.layout and attack.one_input:
+    if target.federation.layout and attack.one_input:
         return "it recovers a sample as one input, and a sample here has several"
-    return attack.refuse(scene)
+    return attack.refuse(target)
 
 
-def _stored_finding(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, Any]:
-    finding = _finding(scene, attack, seeds, say)
-    with scene.folder.locked():
-        schema.put_attack(scene.path, attack.name, finding)
+def _stored_finding(target: TargetRun, attack: Attack, seeds: int, say: Say) -> dict[str, Any]:
+    finding = _finding(target, attack, seeds, say)
+    with target.folder.locked():
+        schema.put_attack(target.path, attack.name, finding)
     return finding
 
 
-def _finding(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, Any]:
+def _finding(target: TargetRun, attack: Attack, seeds: int, say: Say) -> dict[str, Any]:
     began = time.monotonic()
     with one_core():
-        attempts = [attack.attempt(scene, seed) for seed in range(seeds)]
-    finding = finding_of(attack, attempts, command_of(scene.words(), attack, seeds))
-    finding |= {"only": scene.told} if scene.told else {}
+        attempts = [attack.attempt(target, seed) for seed in range(seeds)]
+    finding = finding_of(attack, attempts, command_of(target.words(), attack, seeds))
+    finding |= {"only": target.remark} if target.remark else {}
     finding["seconds"] = round(time.monotonic() - began, 1)
     say(finding_text(attack, finding))
     return finding

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unskew.attacks.inversion import variation
-from unskew.core.keys import key
+from unskew.core.random_keys import key
 from unskew.models.blocks import initialise
 
 BATCH, LOOK, RATE = 64, 25, 2e-3
@@ -30,7 +30,7 @@ LEAST, NEAR = 0.05, 2.0
 
 
 @dataclass(frozen=True)
-class Lesson:
+class TrainingSet:
     """The attacker's training set: payloads [N, ...] of its own samples and the targets x [N, ...].
 
     steps: the most training steps.
@@ -49,32 +49,32 @@ class Lesson:
 
 
 def fit(
-    lesson: Lesson, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]
+    training: TrainingSet, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> Callable[[Tensor], Tensor]:
     """The network after training by Adam, at the least loss on the quarter for early stopping.
 
-    It scales payloads by the mean and deviation of the lesson's payloads.
+    It scales payloads by the mean and deviation of the training's payloads.
     """
-    mean, std = scale(lesson.sent)
-    train, stopping = lesson.parts()
-    initialise(module, key(lesson.seed, "network"))
-    module.to(lesson.sent.device)
+    mean, std = scale(training.sent)
+    train, stopping = training.parts()
+    initialise(module, key(training.seed, "network"))
+    module.to(training.sent.device)
     optimiser = torch.optim.Adam(module.parameters(), RATE)
-    generator = key(lesson.seed, "batches")
+    generator = key(training.seed, "batches")
     least, best = math.inf, copy.deepcopy(module.state_dict())
 
     @torch.no_grad()
     def answer(sent: Tensor) -> Tensor:
         return torch.cat([module((piece - mean) / std) for piece in sent.split(256)])
 
-    for step in range(lesson.steps):
+    for step in range(training.steps):
         rows = train[torch.randint(len(train), (min(BATCH, len(train)),), generator=generator)]
-        error = loss(module((lesson.sent[rows] - mean) / std), lesson.x[rows])
+        error = loss(module((training.sent[rows] - mean) / std), training.x[rows])
         optimiser.zero_grad()
         error.backward()
         optimiser.step()
-        if step % LOOK == LOOK - 1 or step == lesson.steps - 1:
-            now = float(loss(answer(lesson.sent[stopping]), lesson.x[stopping]))
+        if step % LOOK == LOOK - 1 or step == training.steps - 1:
+            now = float(loss(answer(training.sent[stopping]), training.x[stopping]))
             if now < least:
                 least, best = now, copy.deepcopy(module.state_dict())
     module.load_state_dict(best)
@@ -82,18 +82,18 @@ def fit(
 
 
 def fit_inputs(
-    lesson: Lesson, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]
+    training: TrainingSet, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> Callable[[Tensor], Tensor]:
     """Like `fit`, for a network that outputs inputs; unless their scale is near 1, it learns standardised
     inputs.
 
     Steps of Adam have a fixed length in any unit, so numbers up to 255 would be out of reach.
     """
-    mean, std = lesson.x.mean(), lesson.x.std(correction=0)
+    mean, std = training.x.mean(), training.x.std(correction=0)
     if float(mean.abs()) <= NEAR and LEAST <= float(std) <= NEAR:
-        return fit(lesson, module, loss)
+        return fit(training, module, loss)
     unit = torch.where(std > 0, std, 1.0)
-    answer = fit(replace(lesson, x=(lesson.x - mean) / unit), module, loss)
+    answer = fit(replace(training, x=(training.x - mean) / unit), module, loss)
     return lambda sent: mean + unit * answer(sent)
 
 
@@ -105,20 +105,20 @@ def scale(sent: Tensor) -> tuple[Tensor, Tensor]:
 
 WIDTH = 32
 PENALTIES = tuple(10.0**power for power in range(-8, 3))
-"""Of ridge regression."""
+"""The penalties of ridge regression that are tried."""
 Decoder = Callable[[Tensor], Tensor]
 
 
-def linear_decoder(lesson: Lesson) -> Decoder:
+def linear_decoder(training: TrainingSet) -> Decoder:
     """Ridge regression from payloads to samples, its penalty chosen on the quarter for early stopping.
 
     A w minimises |a w - b|^2 / N + penalty |w|^2. The smaller of its primal and its dual system is solved,
     because payloads may have many more values D than there are samples N.
     """
-    mean, std = scale(lesson.sent.flatten(1))  # of each value, or the map would have no constant of its own
-    train, stopping = lesson.parts()
-    flat_ND = ((lesson.sent.flatten(1) - mean) / std).double()
-    x_NP, middle = lesson.x.flatten(1).double(), lesson.x.flatten(1).double().mean(0)
+    mean, std = scale(training.sent.flatten(1))  # of each value, or the map would have no constant of its own
+    train, stopping = training.parts()
+    flat_ND = ((training.sent.flatten(1) - mean) / std).double()
+    x_NP, middle = training.x.flatten(1).double(), training.x.flatten(1).double().mean(0)
     a, b = flat_ND[train], x_NP[train] - middle
     n, d = a.shape
     values, vectors = torch.linalg.eigh((a.T @ a if d <= n else a @ a.T) / n)
@@ -129,21 +129,21 @@ def linear_decoder(lesson: Lesson) -> Decoder:
         return (rows @ basis / (values.clamp(min=0) + penalty)) @ along + middle
 
     best = min(PENALTIES, key=lambda p: float((apply(flat_ND[stopping], p) - x_NP[stopping]).pow(2).mean()))
-    shape, low, high = lesson.x.shape[1:], lesson.x.min(), lesson.x.max()
+    shape, low, high = training.x.shape[1:], training.x.min(), training.x.max()
 
     def decode(sent: Tensor) -> Tensor:
         rows = ((sent.flatten(1) - mean) / std).double()
-        answers = apply(rows, best).to(lesson.x.dtype).reshape(-1, *shape)
+        answers = apply(rows, best).to(training.x.dtype).reshape(-1, *shape)
         return answers.clamp(low, high)  # a unit that is hardly ever active is extrapolated without bound
 
     return decode
 
 
-def deep_decoder(lesson: Lesson) -> Decoder:
-    """The decoder with non-linearities of a lesson."""
-    if lesson.sent.dim() == 4 == lesson.x.dim():
-        return _train_decoder(lesson, _deep_maps(lesson.sent.shape[1:], lesson.x.shape[1:]))
-    values, pixels = lesson.sent[0].numel(), lesson.x[0].numel()
+def deep_decoder(training: TrainingSet) -> Decoder:
+    """The decoder with non-linearities of a training."""
+    if training.sent.dim() == 4 == training.x.dim():
+        return _train_decoder(training, _deep_maps(training.sent.shape[1:], training.x.shape[1:]))
+    values, pixels = training.sent[0].numel(), training.x[0].numel()
     dense = nn.Sequential(
         nn.Flatten(),
         nn.Linear(values, 256),
@@ -152,7 +152,7 @@ def deep_decoder(lesson: Lesson) -> Decoder:
         nn.ReLU(),
         nn.Linear(256, pixels),
     )
-    return _train_decoder(lesson, nn.Sequential(dense, nn.Unflatten(1, tuple(lesson.x.shape[1:]))))
+    return _train_decoder(training, nn.Sequential(dense, nn.Unflatten(1, tuple(training.x.shape[1:]))))
 
 
 def _deep_maps(maps: torch.Size, image: torch.Size) -> nn.Module:
@@ -178,8 +178,8 @@ class _Resized(nn.Module):
         return F.interpolate(x, self.size, mode="bilinear", align_corners=False)
 
 
-def _train_decoder(lesson: Lesson, module: nn.Module) -> Decoder:
-    return fit_inputs(lesson, module, F.mse_loss)
+def _train_decoder(training: TrainingSet, module: nn.Module) -> Decoder:
+    return fit_inputs(training, module, F.mse_loss)
 
 
 CHANNELS, HIDDEN, NOISE = 32, 32, 64
@@ -187,16 +187,16 @@ CHANNELS, HIDDEN, NOISE = 32, 32, 64
 Generator = Callable[[Tensor], Tensor]
 
 
-def upcnn(lesson: Lesson) -> Generator:
+def upcnn(training: TrainingSet) -> Generator:
     """Dense, then three times nearest upsampling and a convolution; trained on squared error."""
-    return fit_inputs(lesson, _upsampling(lesson.sent.shape[1], lesson.x.shape[1:]), F.mse_loss)
+    return fit_inputs(training, _upsampling(training.sent.shape[1], training.x.shape[1:]), F.mse_loss)
 
 
-def vae(lesson: Lesson) -> Generator:
+def vae(training: TrainingSet) -> Generator:
     """Like `upcnn`, with a bottleneck drawn from a normal distribution that depends on the vector."""
-    module = _Variational(lesson.sent.shape[1], lesson.x.shape[1:], key(lesson.seed, "draws"))
+    module = _Variational(training.sent.shape[1], training.x.shape[1:], key(training.seed, "draws"))
     return fit_inputs(
-        lesson,
+        training,
         module,
         lambda answer, x: (
             F.mse_loss(answer, x) + (module.divergence / 1000 if torch.is_grad_enabled() else 0.0)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unskew.core.keys import key
 from unskew.core.network import Network
+from unskew.core.random_keys import key
 from unskew.core.trees import Weights
 from unskew.round.run import Run
 

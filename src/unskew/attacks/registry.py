@@ -1,6 +1,7 @@
 """The attacks by name, read from the source of their files so that a list does not load torch.
 
-Also who reads a method's payloads, what they disclose in clear, and which attacks measure the rest.
+This file also says who reads a method's payloads, what they disclose in clear, and which attacks measure the
+rest.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).parent / "kinds"
 NOT_MEASURED = "not measured"
 EXTREMES = ("TPR", "share above", "MSE of the worst client")
-"""The beginnings of metrics that stand beside a mean, because it hides single samples and clients."""
+"""The beginnings of metrics that are shown with a mean, because a mean hides single samples and clients."""
 HEAD = "what it tells       "
 
 
@@ -73,7 +74,7 @@ def commands(attacks: Sequence[str], run: str, several: bool) -> list[str]:
     return [f"unskew audit {run}" if name == "audit" else f"unskew attack {run} {name}" for name in able]
 
 
-def what_it_tells(method: Method, fed: Fed, run: str = "RUN") -> list[str]:
+def readers_lines(method: Method, fed: Fed, run: str = "RUN") -> list[str]:
     """A line on each payload: its readers, and what it discloses or the commands that measure it."""
     from unskew.core import module_inputs
     from unskew.core.part import overrides
@@ -89,7 +90,7 @@ def what_it_tells(method: Method, fed: Fed, run: str = "RUN") -> list[str]:
     single = next((p.handed_on for p in method.parts if p.handed_on), "")
     lines = [f"weights: seen by {readers(True, single)}; {measured_by('w')}"] if fed.shared else []
     for part, payload, share in _payloads(method, fed):
-        clear = in_clear(share.discloses, share.samples) or measured_by(payload)
+        clear = clear_disclosure(share.discloses, share.samples) or measured_by(payload)
         handed_on = bool(part.trips) or overrides(part, "server") or overrides(part, "server_init")
         lines.append(f"{payload}: seen by {readers(handed_on)}; {clear}")
     return [(HEAD if i == 0 else " " * len(HEAD)) + line for i, line in enumerate(dict.fromkeys(lines))]
@@ -115,7 +116,7 @@ def readers(handed_on: bool, single: str = "", sum_of: int = 0) -> str:
     return f"{server}, and what it makes of it by every client" if handed_on else server
 
 
-def in_clear(kind: str, samples: int | str) -> str:
+def clear_disclosure(kind: str, samples: int | str) -> str:
     """The private data that a payload contains in clear; "" if an attack is needed.
 
     kind, samples: the fields of its Share.

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unskew.attacks.scene import Scene
+from unskew.attacks.target_run import TargetRun
 from unskew.core.method import Method
 from unskew.core.trees import Weights
 from unskew.data.clients.partition import Index
@@ -34,14 +34,14 @@ def halves(shadows: int, n: int, rng: np.random.Generator, groups: np.ndarray | 
 
 
 def train_shadows(
-    scene: Scene, x: Tensor, y: Tensor, inside_SN: np.ndarray, start: Broadcast, plan: tuple[int, int]
+    target: TargetRun, x: Tensor, y: Tensor, inside_SN: np.ndarray, start: Broadcast, plan: tuple[int, int]
 ) -> list[Weights]:
     """The weights of every shadow.
 
     x: inputs as the model sees them. start: the initial weights. plan: (passes over the half, seed).
     """
     passes, seed = plan
-    run, settings = scene.run, scene.run.settings
+    run, settings = target.run, target.run.settings
     rows = [np.flatnonzero(inside) for inside in inside_SN]
     sizes = np.array([len(r) for r in rows])
     fed = replace(run.fed, clients=len(rows), sizes=sizes, epochs=passes, seed=seed)
@@ -51,7 +51,7 @@ def train_shadows(
     training = LocalTraining(
         recipe, settings.optimiser, settings.momentum, settings.weight_decay, settings.precision
     )
-    trainer = Trainer(Method(), fed, samples, training, run.lanes, scene.trainer.workers)
+    trainer = Trainer(Method(), fed, samples, training, run.lanes, target.trainer.workers)
     try:
         replies = trainer.train(replace(start, down={}), range(len(rows)), {})
     finally:
@@ -59,15 +59,15 @@ def train_shadows(
     return [{**start.weights, **reply.weights} for reply in replies]
 
 
-def confidences(scene: Scene, weights: Sequence[Weights], x: Tensor, y: Tensor) -> np.ndarray:
+def confidences(target: TargetRun, weights: Sequence[Weights], x: Tensor, y: Tensor) -> np.ndarray:
     """log(p / (1 - p)) of each candidate's class under each model, [S, N]."""
 
     def of(w: Weights) -> np.ndarray:
-        with scene.trainer.evaluating():
-            logits = torch.cat([scene.trainer.net.run(w, piece)[0] for piece in x.split(500)])
+        with target.trainer.evaluating():
+            logits = torch.cat([target.trainer.net.run(w, piece)[0] for piece in x.split(500)])
             return margins(logits, y).cpu().numpy()
 
-    return np.stack(scene.trainer.each(of, weights))
+    return np.stack(target.trainer.each(of, weights))
 
 
 def margins(z_NC: Tensor, y_N: Tensor) -> Tensor:

@@ -141,7 +141,7 @@ def main() -> None:
             raise
         _exit(141)
     except Exception as error:
-        from unskew.system.failures import explain
+        from unskew.system.unexpected_errors import explain
 
         shown = explain(error)
         _say(str(shown))

@@ -14,7 +14,7 @@ from unskew.cli.options import POSITIONAL, Json
 from unskew.errors import UsageError
 
 if TYPE_CHECKING:
-    from unskew.attacks.scene import Scene
+    from unskew.attacks.target_run import TargetRun
 
 Samples = Annotated[int, Ge(1), Le(1_000_000)]
 Seeds = Annotated[int, Ge(1), Le(100)]
@@ -51,7 +51,7 @@ def attack(arguments: Arguments) -> None:
 
     settings = _settings(arguments)
     say = (lambda _: None) if arguments.json else print
-    findings = perform(partial(_scene, arguments), arguments.attack, settings, arguments.seeds, say)
+    findings = perform(partial(_target, arguments), arguments.attack, settings, arguments.seeds, say)
     report = page.write_report([arguments.run], arguments.run / "report.html")
     print(json_of(findings) if arguments.json else f"report  {report}")
 
@@ -74,11 +74,11 @@ def audit(
     attack(Arguments(run, "audit", set, samples, seeds, method=method, model=model, loss=loss, json=json))
 
 
-def _scene(arguments: Arguments) -> Scene:
-    from unskew.attacks.scene import Scene
+def _target(arguments: Arguments) -> TargetRun:
+    from unskew.attacks.target_run import TargetRun
     from unskew.runs.reopen import UserCode
 
-    return Scene(arguments.run, UserCode(arguments.method, arguments.model, arguments.loss))
+    return TargetRun(arguments.run, UserCode(arguments.method, arguments.model, arguments.loss))
 
 
 def _settings(arguments: Arguments) -> dict[str, object]:

@@ -77,7 +77,7 @@ def _download_progress() -> Iterator[Callable[[str, int, int], None]]:
     from rich.console import Console
     from rich.progress import DownloadColumn, Progress, TransferSpeedColumn
 
-    from unskew.cli.terminal import raw_stream
+    from unskew.cli.plain_output import raw_stream
 
     columns = (*Progress.get_default_columns(), DownloadColumn(), TransferSpeedColumn())
     console = Console(file=raw_stream(sys.stderr))

@@ -49,7 +49,7 @@ def _page(name: str) -> str:
 
 def text(method: str, data: str = DATA, model: str = MODEL) -> str:
     """The text that `unskew explain` prints."""
-    from unskew.attacks.registry import what_it_tells
+    from unskew.attacks.registry import readers_lines
     from unskew.core.part import overrides
     from unskew.merge import mean
     from unskew.report.method_pages import method_page
@@ -59,7 +59,7 @@ def text(method: str, data: str = DATA, model: str = MODEL) -> str:
     loop, example = _example(method, data, model)
     parts = loop.run.method.parts
     try:
-        shared = [*_disclosed(loop), _summed(loop), *what_it_tells(loop.run.method, loop.fed)]
+        shared = [*_disclosed(loop), _summed(loop), *readers_lines(loop.run.method, loop.fed)]
     finally:
         loop.trainer.close()
     pages = [method_page(part, loop.fed, example).rstrip() for part in parts]

@@ -139,7 +139,7 @@ def _profiles(parts: Mapping[str, Part]) -> dict[str, Any]:
 def _experiments() -> dict[str, str]:
     """Maps each experiment to its title and the number of its rows that have their data on this machine."""
     from unskew.experiments.files import experiment_names, read_experiment
-    from unskew.report.analysis.numbers import plural
+    from unskew.report.analysis.number_formats import plural
 
     entries = {}
     for name in experiment_names():

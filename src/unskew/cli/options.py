@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from unskew.cli.terminal import plain_output
+from unskew.cli.plain_output import plain_output
 from unskew.config import FIELDS, OPTIONS, Settings
 from unskew.errors import UnskewError, UsageError, printable, suggestion
 from unskew.formats import arguments, calls

@@ -95,7 +95,7 @@ class ModelOptions:
         return result
 
     @property
-    def whose(self) -> int | str | None:
+    def client_key(self) -> int | str | None:
         """The client's number or name; None for the global model."""
         return int(self.client) if self.client and self.client.isdecimal() else self.client
 
@@ -118,7 +118,7 @@ def predict(arguments: Arguments) -> None:
 
     No code in the run's folder is executed, and the training samples are not needed.
     """
-    out, client = arguments.out, arguments.whose
+    out, client = arguments.out, arguments.client_key
     if out and out.exists() and out.samefile(arguments.input):
         raise UsageError("E109", f"--out {out} is the input, which would be lost; name another file.")
     result = arguments.result()
@@ -193,6 +193,6 @@ def export(arguments: ExportArguments) -> None:
 
     No code in the run's folder is executed, and the training samples are not needed.
     """
-    for path in arguments.result().export(arguments.out, arguments.whose):
+    for path in arguments.result().export(arguments.out, arguments.client_key):
         print(path)
     print(f"next  python -i {shlex.quote(str(arguments.out / 'load.py'))}")

@@ -175,7 +175,7 @@ def finish(folder: Any, screen: Any, as_json: bool) -> None:
 
 def _as_json(result: Any) -> dict[str, Any]:
     """The result as `--json` prints it."""
-    from unskew.runs.coverage import SCOPES as scopes
+    from unskew.runs.score_coverage import SCOPES as scopes
 
     beside = {
         metric: {

@@ -17,10 +17,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from unskew.cli.terminal import raw_output
+from unskew.cli.plain_output import raw_output
 from unskew.comparison.progress import Cell
 from unskew.errors import NothingUsed
-from unskew.report.analysis.numbers import clock
+from unskew.report.analysis.number_formats import clock
 from unskew.scores import Kind, kind
 
 MOST_LOSS = 1e5

@@ -253,7 +253,7 @@ def state_text(joined: SiteFolder) -> str:
 
 
 def _run_line(number: str, run: RunLedger) -> str:
-    from unskew.report.analysis.numbers import size
+    from unskew.report.analysis.number_formats import size
 
     quiet = "running" if time.time() - run.last < ACTIVE_S else "quiet"
     state = "done" if run.t >= run.rounds else quiet
@@ -264,7 +264,7 @@ def _run_line(number: str, run: RunLedger) -> str:
 def _left(folder: Path, number: str, run: RunLedger) -> Iterator[str]:
     """Lines about what has left in a run, by name and kind of its Share, and the last scores."""
     from unskew.federation.site.site_ledger import HEADER_SHARE, named_scores, run_rows
-    from unskew.report.analysis.numbers import size
+    from unskew.report.analysis.number_formats import size
 
     rows = run_rows(folder, number)
     for share in dict.fromkeys(row["share"] for row in rows):

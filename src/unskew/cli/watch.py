@@ -73,8 +73,8 @@ def _watch_many(runs: list[Any], report: Path, once: bool) -> None:
     run."""
     from rich.console import Console
 
+    from unskew.cli.plain_output import raw_output
     from unskew.cli.screen import Progress
-    from unskew.cli.terminal import raw_output
 
     with Progress(runs, quiet=once) as progress:
         while True:

@@ -184,11 +184,11 @@ def plan_cells(
         text = "two of the methods to compare are the same; name each once, or give a dictionary"
         raise UsageError("E109", f"{text}, {{label: method}}.{added}")
     for cell in cells:
-        check_begun(cell)
+        check_started(cell)
     return cells
 
 
-def check_begun(cell: Cell) -> None:
+def check_started(cell: Cell) -> None:
     """Raises StateError (E112) if the run in this folder has other settings, user files or objects."""
     if (cell.path / "config.yaml").exists():
         check_same(cell.path, cell.settings)

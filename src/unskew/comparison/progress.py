@@ -110,7 +110,7 @@ def announced_cells(parent: Path) -> list[Cell]:
         raise StateError("E111", f"{parent / CURRENT_TABLE} cannot be read: {error}.") from None
 
 
-def makers(paths: Iterable[Path]) -> dict[str, int]:
+def run_versions(paths: Iterable[Path]) -> dict[str, int]:
     """The number of runs that each version of unskew began."""
     return dict(
         sorted(Counter(version for path in set(paths) if (version := recorded_revision(path))).items())

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from unskew.attacks.attack import quickly
+from unskew.attacks.attack import quick_attacks
 from unskew.comparison import workers
 from unskew.comparison.progress import Cell
 from unskew.errors import Paused, StateError, UsageError
@@ -132,6 +132,6 @@ def attack_all(cells: Sequence[Cell], say: Callable[[str], None]) -> None:
         say(f"attacks on {cell.method}, seed {cell.seed}")
         try:
             code = UserCode.of(cell.settings)
-            quickly(cell.path, say, replace(code, method=cell.objects.method or code.method))
+            quick_attacks(cell.path, say, replace(code, method=cell.objects.method or code.method))
         except StateError as reason:  # the comparison is fine, but this run cannot be attacked
             say(f"not measured: {reason}")

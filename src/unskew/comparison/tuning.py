@@ -4,20 +4,8 @@ settings.
 A trial is a run of its own in `tuning/METHOD/trial-001`. It trains on the data of the comparison without a
 fifth of the training samples, which are held out for its score; no trial sees a test sample. Its seed differs
 from all seeds of the comparison. `tuning.json` holds the results by method, so further seeds and methods do
-not tune anything twice.
-
-The learning rate of every method and reference is searched from a tenth of the comparison's value (at least
-lr_min) to ten times that value. All numbers of a Part are searched likewise, within their declared range,
-except
-
-    values that the user wrote, in brackets or with --set, or that a preset stands for: the user's choice
-    whole numbers, words, True and False: they mostly decide what is computed, sent or paid for
-    zeros: 0 mostly disables something, and has no order of magnitude
-    numbers that depend on another setting, if that setting is off
-    settings that no score can choose: privacy, robustness, fairness, and the names in a Part's `untuned`
-
-Trial n of a method depends only on the scores of its trials before n, so neither the speed of processes nor
-an interruption changes which settings are tried.
+not tune anything twice. Trial n depends only on the scores of its method's trials before n, so neither the
+speed of processes nor an interruption changes which settings are tried.
 """
 
 from __future__ import annotations
@@ -35,7 +23,7 @@ from typing import Any
 import annotated_types as ranges
 
 from unskew.comparison import plan as plans
-from unskew.comparison.plan import NO_OBJECTS, ObjectsByLabel, Plan, check_begun, plan_cells, with_point
+from unskew.comparison.plan import NO_OBJECTS, ObjectsByLabel, Plan, check_started, plan_cells, with_point
 from unskew.comparison.progress import Cell, announce
 from unskew.comparison.training import train_all
 from unskew.config import Settings
@@ -100,6 +88,15 @@ class MethodSpace:
 
 def method_space(text: str, cell: Cell, chosen: Mapping[str, Mapping[str, Any]]) -> MethodSpace:
     """The search space of a method.
+
+    The learning rate is searched from a tenth of the comparison's value (at least lr_min) to ten times that
+    value, and all numbers of a Part likewise, within their declared range, except
+
+        values that the user wrote, in brackets or with --set, or that a preset stands for: the user's choice
+        whole numbers, words, True and False: they mostly decide what is computed, sent or paid for
+        zeros: 0 mostly disables something, and has no order of magnitude
+        numbers that depend on another setting, if that setting is off
+        settings that no score can choose: privacy, robustness, fairness, and the names in a Part's `untuned`
 
     text: the method as the user writes it. cell: one of its runs. chosen: arguments by Part from --set.
     """
@@ -444,7 +441,7 @@ def tuning_of(parent: Path, plan: Plan, objects: ObjectsByLabel = NO_OBJECTS) ->
     tuning = Tuning(parent, plan, objects)
     tuning.record()
     for method, space in tuning.spaces.items():
-        check_begun(tuning.trial(method, 1, space.first))
+        check_started(tuning.trial(method, 1, space.first))
     return tuning
 
 

@@ -3,10 +3,10 @@
 from torch import Tensor
 
 from unskew.core.client import Batch, Client, Fed, Out
-from unskew.core.keys import Keys, Normal, add_noise, key
 from unskew.core.modules import with_head, with_projection
 from unskew.core.network import each_input
 from unskew.core.part import OwnModel, Part, Remembered
+from unskew.core.random_keys import Keys, Normal, add_noise, key
 from unskew.core.replies import DecodeError, Reply, Ups
 from unskew.core.shares import Noise, Share
 from unskew.core.trees import Tree, Weights, under

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from unskew.core import gate, keys
+from unskew.core import gate, random_keys
 from unskew.core.client import Client, Fed
-from unskew.core.keys import Keys
 from unskew.core.method import Method
 from unskew.core.part import Part
+from unskew.core.random_keys import Keys
 from unskew.core.replies import DecodeError, Reply
 from unskew.core.shares import Share
 from unskew.core.trees import Weights, size_in_bytes
@@ -101,4 +101,4 @@ def decode_replies(
 
 def keys_of(p: Part, fed: Fed, t: int, client: int) -> Keys:
     """The random numbers of a client in round t for an encoding Part, by purpose."""
-    return lambda purpose: keys.key(fed.seed, t, client, p.name, purpose)
+    return lambda purpose: random_keys.key(fed.seed, t, client, p.name, purpose)

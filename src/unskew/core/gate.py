@@ -51,10 +51,6 @@ class Refusal:
     code: str
     text: str
 
-    def sentence(self, who: str, t: int) -> str:
-        """The event's text. who: the client's name."""
-        return f"{who} round {t}: {self.text}"
-
 
 def check(
     replies: Sequence[Reply], spec: Spec, sizes: Sequence[int] | np.ndarray[Any, Any]
@@ -166,19 +162,15 @@ def leaf_problem(path: str, tensor: Tensor, share: Share, finite: bool = False) 
 
 def _bounds_problem(path: str, tensor: Tensor, share: Share) -> tuple[str, str] | None:
     low, high = tensor.min().item(), tensor.max().item()
-    least, most = (_in_type(bound, share.dtype) for bound in (share.low, share.high))
+    least, most = share.low, share.high
+    if share.dtype.is_floating_point:  # the float32 nearest to 1e-6, to which a client clamps, is below 1e-6
+        least, most = (torch.tensor(bound, dtype=share.dtype).item() for bound in (least, most))
     if low < least or high > most:
         outside = low if low < least else high
         if share.dtype.is_floating_point:
             return "E303", f"'{path}' must lie in [{share.low:g}, {share.high:g}]; got {outside:g}."
         return "E303", f"'{path}' holds {outside}; allowed are {share.low:g} to {share.high:g}."
     return None
-
-
-def _in_type(bound: float, dtype: torch.dtype) -> float:
-    """The bound rounded to this type: the float32 nearest to 1e-6, to which a client clamps, is below
-    1e-6."""
-    return torch.tensor(bound, dtype=dtype).item() if dtype.is_floating_point else bound
 
 
 def _names_problem(

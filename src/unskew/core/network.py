@@ -21,18 +21,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from unskew.core import module_inputs
-from unskew.core.modules import (
-    batch_norms,
-    children,
-    ends_with_head,
-    head_of,
-    mixing_children,
-    named_tensors,
-    tensor_roles,
-    tensor_slots,
-    without_inplace,
-)
+from unskew.core import module_inputs, modules
 from unskew.core.trees import Weights
 from unskew.errors import UsageError, suggestion
 from unskew.formats.input_layout import Layout
@@ -74,43 +63,43 @@ class Network:
 
     def _build(self, module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> None:
         """Set all attributes. module: not used by others, but it may hold the tensors of another network."""
-        self.module = without_inplace(module)
+        self.module = modules.without_inplace(module)
         module_inputs.attach_lookup(self.module)
         module_inputs.attach_layout(self.module, layout)
         self.embeds = module_inputs.has_embedding(self.module) or bool(layout and layout.whole)
         self.shape, self.layout = tuple(shape), layout
-        self.blocks = tuple(n for n, _ in children(self.module))
+        self.blocks = tuple(n for n, _ in modules.children(self.module))
         if not self.blocks:
             text = "the model has no named children, so it has no head; wrap it in nn.Sequential."
             raise UsageError("E104", text)
         self._passes = (
             SequentialPasses(self.module)  # pyright: ignore[reportArgumentType]  (a Sequential, which ends_with_head has seen)
-            if ends_with_head(self.module)
+            if modules.ends_with_head(self.module)
             else HookedPasses(self.module, self.shape)
         )
         self.skips_to_cuts = isinstance(self._passes, SequentialPasses)
         self.head = self._passes.head
         self._cuts = tuple(b for b in self.blocks if b != self.head.partition(".")[0])
-        self._mixing = mixing_children(self.module, all_inputs=layout is not None)
+        self._mixing = modules.mixing_children(self.module, all_inputs=layout is not None)
         self.cut: str = getattr(module, "cut", "" if layout else self.blocks[0])
         self.folds: bool | None = getattr(module, "folds", None)
         self.around: Around = contextlib.nullcontext
         self.differentiable: Around = contextlib.nullcontext
-        roles = tensor_roles(self.module)
+        roles = modules.tensor_roles(self.module)
         self.trainable, self.buffers = roles.trainable, roles.buffers
         self.constants, self.norms = roles.constants, roles.norms
         self._fixed = [self.module.get_submodule(name) for name in roles.fixed]
         self._counts = {
-            n: layer.num_batches_tracked for n, layer in batch_norms(self.module) if n in roles.fixed
+            n: layer.num_batches_tracked for n, layer in modules.batch_norms(self.module) if n in roles.fixed
         }
-        for _, layer in batch_norms(self.module):
+        for _, layer in modules.batch_norms(self.module):
             layer.num_batches_tracked = None  # an integer counter that is not needed and must not be averaged
-        self._start: Mapping[str, Tensor] = {n: t.detach() for n, t in named_tensors(self.module)}
+        self._start: Mapping[str, Tensor] = {n: t.detach() for n, t in modules.named_tensors(self.module)}
         self.extra: Weights = {}
         self.add({})
         self._name_of = roles.name_of
         self._learns = {n: p.requires_grad for n, p in self.module.named_parameters()}
-        places = tensor_slots(self.module)
+        places = modules.tensor_slots(self.module)
         self._slots = [(store, key, self._name_of[n]) for store, key, n in places if n in self._name_of]
         self._empty()
         self.draws = False
@@ -157,10 +146,10 @@ class Network:
         module_inputs.detach_lookup(module)
         module_inputs.detach_layout(module)
         tensors = dict(w) | {n: nn.Parameter(w[n], learns) for n, learns in self._learns.items() if n in w}
-        for store, key, place in tensor_slots(module):
+        for store, key, place in modules.tensor_slots(module):
             if self._name_of.get(place) in tensors:
                 store[key] = tensors[self._name_of[place]]
-        for name, layer in batch_norms(module):
+        for name, layer in modules.batch_norms(module):
             layer.num_batches_tracked = copy.deepcopy(self._counts.get(name, torch.tensor(0)))
         return module
 
@@ -342,7 +331,7 @@ class SequentialPasses:
 
     def __init__(self, module: nn.Sequential):
         self.module = module
-        self.names = tuple(name for name, _ in children(module))
+        self.names = tuple(name for name, _ in modules.children(module))
         self.head = self.names[-1]
         self.before_head = self.names[-2] if len(self.names) > 1 else "features"
 
@@ -353,7 +342,7 @@ class SequentialPasses:
         last block to run, whose activation is then the output."""
         features = x
         first = 0 if since is None else self.names.index(since) + 1
-        for name, block in children(self.module)[first:]:
+        for name, block in modules.children(self.module)[first:]:
             if name == self.head:
                 features = x = _full_activation(x)
             with around():
@@ -384,7 +373,7 @@ class HookedPasses:
 
     def __init__(self, module: nn.Module, shape: tuple[int, ...]):
         self.module, self.shape = module, shape
-        self.head = head_of(module)
+        self.head = modules.head_of(module)
         self.before_head = "features"
         self.taps: dict[str, Tap] = {}
         self.features: Tensor | None = None

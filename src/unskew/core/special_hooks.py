@@ -17,9 +17,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from torch import Tensor
 
-from unskew.core.account import Account
 from unskew.core.client import Client, Fed
-from unskew.core.keys import Keys, Normal
+from unskew.core.privacy_account import Account
+from unskew.core.random_keys import Keys, Normal
 from unskew.core.replies import Reply, Ups
 from unskew.core.shares import Share
 from unskew.core.trees import Tree, Weights

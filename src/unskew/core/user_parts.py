@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from unskew.core.client import Batch, Client, Fed
-from unskew.core.keys import key
+from unskew.core.random_keys import key
 from unskew.core.replies import Ups
 from unskew.core.shares import Noise, Share
 from unskew.core.trees import Tree, Weights, flat_tree

@@ -38,7 +38,7 @@ FEWEST_OF_CLASS = 3
 MOST_NAMED = 4
 """The most columns of a site, and the most sites, that are named."""
 MOST_VALUES = 1 << 22
-"""Of larger tables evenly spaced rows are read."""
+"""The most values of a table that are read; of a larger one, rows at equal distances."""
 UNIT_REMEDY = "it may be measured in other units there; ask the site, and have all sites use the same"
 
 

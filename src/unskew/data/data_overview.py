@@ -30,7 +30,7 @@ from unskew.data.column_statistics import (
 from unskew.data.samples.dataset import Dataset, strata
 from unskew.data.samples.packing import input_column
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
-from unskew.data.storage.sample_rows import Rows, is_streamed, select_samples
+from unskew.data.storage.rows_on_disk import Rows, is_streamed, select_samples
 from unskew.errors import excerpt
 
 TOPICS = ("warning", "sites", "labels", "scaled", "left out", "note")

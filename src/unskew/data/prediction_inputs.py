@@ -21,9 +21,7 @@ import numpy as np
 
 from unskew.data.files.archives import Archive
 from unskew.data.files.cells import NumberFormat
-from unskew.data.files.parquet import LazyColumns, RowNames, read_table
-from unskew.data.files.sheets import CSV_ENDINGS, Sheet, read_csv, table_ending
-from unskew.data.files.tree import (
+from unskew.data.files.folder_tree import (
     IMAGE_ENDINGS,
     PARQUET_ENDING,
     SOUND_ENDINGS,
@@ -33,6 +31,8 @@ from unskew.data.files.tree import (
     has_mask_folders,
     read_tree,
 )
+from unskew.data.files.parquet import LazyColumns, RowNames, read_table
+from unskew.data.files.sheets import CSV_ENDINGS, Sheet, read_csv, table_ending
 from unskew.data.kinds.features import encode_as, encode_inputs_as, fill_as
 from unskew.data.kinds.images import read_each
 from unskew.data.kinds.media_files import decode_paths

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from unskew.data.clients.federation import Federation
-from unskew.data.files.tree import PART_NAMES
+from unskew.data.files.folder_tree import PART_NAMES
 from unskew.data.kinds.column_roles import GROUP_COLUMN, INDEPENDENT, column_named, column_question
 from unskew.data.readers.from_items import from_items
 from unskew.data.readers.from_tables import add_labels, frame_columns, index_column, read_frames, read_table

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from unskew.data.files.archives import archive_path
+from unskew.data.files.folder_tree import content_of
 from unskew.data.files.sheets import CSV_ENDINGS, table_ending, table_files
-from unskew.data.files.tree import content_of
 from unskew.data.kinds.column_roles import column_named
 from unskew.data.readers.from_folder import folder
 from unskew.data.readers.from_npz import npz

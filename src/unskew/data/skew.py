@@ -1,18 +1,7 @@
 """A federation from a data set: training, validation and test rows for every client, and feature shifts.
 
 A text names the skew: `kind:value,option=value+shift:strength`. The kind is a partition (a file of `skews/`),
-a shift changes the features and never the rows.
-
-Feature shifts let every client see the data through a device that differs from the others'. Each has a
-strength s; client k has a level u_k in (-1, 1), spread evenly over clients by the golden ratio: u_k =
-2 frac((k + 1/2) (sqrt 5 - 1) / 2) - 1, and v_k = (1 + u_k) / 2 in (0, 1). They are applied when a federation
-is built, to the client's training, validation and test rows, in natural units.
-
-The global test set is dealt so that one pass over it scores the model and every client. For each class with n
-test rows, the quota of client k is n * (its training samples of the class) / (those of all clients); quotas
-are rounded by largest remainder, ties at random. No row is dealt twice, and every row of a class that some
-client trains on is dealt.
-Letters: n test rows, N samples, K clients, C classes.
+a shift changes the features and never the rows. Letters: n test rows, N samples, K clients, C classes.
 """
 
 from __future__ import annotations
@@ -32,7 +21,7 @@ from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index, Partition, Request
 from unskew.data.samples.dataset import Dataset, most_frequent, strata, whole_groups, with_fewer_tests
 from unskew.data.skews.column import Column
-from unskew.data.storage.sample_rows import is_streamed
+from unskew.data.storage.rows_on_disk import is_streamed
 from unskew.errors import DataError, UsageError
 from unskew.formats import specs
 from unskew.system import python_files
@@ -68,8 +57,13 @@ class Client:
 
 
 class Shift:
-    """A kind of feature skew; subclasses are frozen dataclasses of their settings, see
-    unskew.formats.specs."""
+    """A kind of feature skew; subclasses are frozen dataclasses of their settings, see unskew.formats.specs.
+
+    Feature shifts let every client see the data through a device that differs from the others'. Each has a
+    strength s; client k has a level u_k in (-1, 1), spread evenly over clients by the golden ratio:
+    u_k = 2 frac((k + 1/2) (sqrt 5 - 1) / 2) - 1, and v_k = (1 + u_k) / 2 in (0, 1). They are applied when a
+    federation is built, to the client's training, validation and test rows, in natural units.
+    """
 
     name: ClassVar[str] = ""
     value: ClassVar[tuple[str, ...]] = ("strength",)
@@ -290,6 +284,11 @@ def _deal_groups(kind: Partition, request: Request, groups: np.ndarray, rng: np.
 
 def deal_tests(y_test: np.ndarray, counts_KC: np.ndarray, rng: np.random.Generator) -> Index:
     """The test rows of every client; rows of a class that no client trains on are left out.
+
+    One pass over the test set then scores the model and every client. For each class with n test rows, the
+    quota of client k is n * (its training samples of the class) / (those of all clients); quotas are rounded
+    by largest remainder, ties at random. No row is dealt twice, and every row of a class that some client
+    trains on is dealt.
 
     y_test: classes [N]. counts_KC: training samples of every client and class.
     """

@@ -17,7 +17,7 @@ from unskew.data.column_statistics import numbers_of_rows, quoted
 from unskew.data.samples.dataset import Dataset
 from unskew.data.samples.packing import input_column
 from unskew.data.samples.reading_notes import Note
-from unskew.data.storage.sample_rows import moments, select_samples
+from unskew.data.storage.rows_on_disk import moments, select_samples
 from unskew.errors import UsageError
 
 UNSCALED_ABOVE = 5.0

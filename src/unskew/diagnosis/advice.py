@@ -3,15 +3,6 @@
 `settings.yaml` describes each setting of images and signals, `tables.yaml` each of rows of a table, and
 advice rests on settings of its own kind. `tools/evidence.py` runs them and writes `runs.csv` (the scores of
 every method), `skews.csv` (the measures of the federations) and `pooling.csv` (the gains of pooled rows).
-
-The distance d_s to setting s is Euclidean over the measures on the scales of SCALES, each divided by its
-standard deviation over the evidence. The expected gain of a method over another one is the mean of its gains
-g_s in the NEAREST settings with scores of both, weighted by 1 / (d_s^2 + SOFT); the spread is the weighted
-standard deviation over these settings and seeds.
-
-For a table the lead over local training is this expectation, m ± s, and the gain of pooled rows, p ± e, each
-weighted by its precision: with u = e^2 + BIAS^2 and v = max(s, LEAST)^2 it is
-(p / u + m / v) / (1 / u + 1 / v) ± 1 / sqrt(1 / u + 1 / v), and it decides from SURE of these deviations on.
 """
 
 from __future__ import annotations
@@ -182,7 +173,13 @@ def nearest(skews: Skews, settings: Sequence[Setting]) -> list[Neighbour]:
 
 
 def gain(method: str, over: str, goal: Goal, ordered: Sequence[Neighbour]) -> Gain | None:
-    """The gain of a method over another one in the nearest settings with both; None without any."""
+    """The gain of a method over another one in the nearest settings with both; None without any.
+
+    The distance d_s to a setting s is Euclidean over the measures on the scales of SCALES, each divided by
+    its standard deviation over the evidence. The expected gain of a method over another one is the mean of
+    its gains g_s in the NEAREST settings with scores of both, weighted by 1 / (d_s^2 + SOFT); the spread is
+    the weighted standard deviation over these settings and seeds.
+    """
     pairs = [(near, near.setting.gains(method, over, goal)) for near in ordered]
     pairs = [(near, gains) for near, gains in pairs if len(gains)][:NEAREST]
     if not pairs:
@@ -220,7 +217,13 @@ gain."""
 
 
 def over_local(best: Expectation, pooling: Pooling | None = None) -> Gain | None:
-    """The expected lead of a method over local training; None without evidence. pooling: of a table."""
+    """The expected lead of a method over local training; None without evidence. pooling: of a table.
+
+    For a table the lead is the mean of the expectation of `gain`, m ± s, and of the gain of pooled rows,
+    p ± e, each weighted by its precision. With u = e^2 + BIAS^2 and v = max(s, LEAST)^2 it is
+    (p / u + m / v) / (1 / u + 1 / v) ± 1 / sqrt(1 / u + 1 / v), and it decides from SURE of these deviations
+    on.
+    """
     expected = best.over_local
     if expected is None or pooling is None:
         return expected

@@ -1,4 +1,4 @@
-"""Whether rows of other sites help at a site: a simple classifier of all sites' rows beside one of its own.
+"""Whether rows of other sites help at a site: a classifier of all sites' rows against one of its own.
 
 Every number x of a table's row is standardised over all rows, and z = (x, sqrt(2) cos(x W + b)) adds D random
 features (Rahimi and Recht, NeurIPS 2007), which are the same for all sites. A classifier answers
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unskew.core.keys import numpy_key
+from unskew.core.random_keys import numpy_key
 from unskew.data.clients.federation import Federation
 from unskew.data.column_statistics import numbers_of_rows
 from unskew.diagnosis.skews import spread_over

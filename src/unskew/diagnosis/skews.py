@@ -1,23 +1,9 @@
 """Measures of the skews of a federation, computed from numbers that its sites share.
 
-With n_k samples at site k, of which n_kc have class c, p_kc = n_kc / n_k, p_c their mean weighted by n_k, N =
-sum n_k:
-
-    label skew    sum_k (n_k / N) max(0, TV_k - chance_k),    TV_k = 1/2 sum_c |p_kc - p_c|
-                  chance_k = 1/2 sum_c sqrt(2 p_c (1 - p_c) / (pi n_k)), expected under a random division
-    missing       mean over sites of the share of the federation's classes that a site lacks
-    imbalance     1 - N^2 / (K sum_k n_k^2): 0 for sites of one size, near 1 if one site has nearly all
-    feature skew  sqrt(b / w), averaged over moments: b the variance of sites' means around the values that
-                  their classes predict, w the variance of samples within a site and a class, both beyond
-                  chance (`feature_skew`)
-    absent        mean share of sites that do not answer in a round, over the first ROUNDS rounds
-
 A site shares counts, means and sums, but no single sample. A sample is described by its moments: the mean and
 the standard deviation of each channel of an image or signal, or the numbers of a table's row; for several
-inputs, the moments of each. A site with fewer than FEWEST samples shares its counts alone.
-
-Letters: C classes, F moments, G groups (the classes, or one for all where samples have masks), K sites, n
-samples.
+inputs, the moments of each. A site with fewer than FEWEST samples shares its counts alone. Letters: C
+classes, F moments, G groups (the classes, or one for all where samples have masks), K sites, n samples.
 """
 
 from __future__ import annotations
@@ -27,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unskew.core.keys import numpy_key
+from unskew.core.random_keys import numpy_key
 from unskew.data.clients.availability import Availability
 from unskew.data.clients.federation import Federation
 from unskew.data.samples.dataset import strata
@@ -120,6 +106,18 @@ ROUNDS = 50
 class Skews:
     """The measures of a federation; shares lie in [0, 1].
 
+    With n_k samples at site k, of which n_kc have class c, p_kc = n_kc / n_k, p_c their mean weighted by n_k,
+    N = sum n_k:
+
+        label skew    sum_k (n_k / N) max(0, TV_k - chance_k),    TV_k = 1/2 sum_c |p_kc - p_c|
+                      chance_k = 1/2 sum_c sqrt(2 p_c (1 - p_c) / (pi n_k)), expected under a random division
+        missing       mean over sites of the share of the federation's classes that a site lacks
+        imbalance     1 - N^2 / (K sum_k n_k^2): 0 for sites of one size, near 1 if one site has nearly all
+        feature skew  sqrt(b / w), averaged over moments: b the variance of sites' means around the values
+                      that their classes predict, w the variance of samples within a site and a class, both
+                      beyond chance (`feature_skew`)
+        absent        mean share of sites that do not answer in a round, over the first ROUNDS rounds
+
     sites: the number of sites with samples. empty: the number without. samples: the median over sites.
     of_class: that median divided by the federation's number of classes. feature_skew: in standard deviations
     of a sample at its site; None if fewer than two sites have enough samples, or no class is at two sites.
@@ -187,7 +185,7 @@ def feature_skew(sites: Sequence[SiteNumbers]) -> float | None:
 def feature_skews(sites: Sequence[SiteNumbers]) -> FeatureSkew | None:
     """The distance of sites for samples of one class, in standard deviations of a sample; None if undefined.
 
-    m_k: a site's mean; M_c: the mean of a class over all sites; o_k = m_k - sum_c p_kc M_c; w, b as above.
+    m_k: a site's mean; M_c: a class's mean over all sites; o_k = m_k - sum_c p_kc M_c; w, b: see `Skews`.
         S = sum_k n_k o_k^2                     expected: w h + N b,    h = sum_k (1 - n_k sum_c p_kc^2 / N_c)
         R = sum of squares around M_c           expected: w (N - C) + N b
     so that w = (R - S) / (N - C - h) and b = (S - w h) / N. A class at a single site adds

@@ -12,11 +12,11 @@ import numpy as np
 
 from unskew import data
 from unskew.config import Settings
-from unskew.core.keys import numpy_key
 from unskew.core.method import Method
+from unskew.core.random_keys import numpy_key
 from unskew.data.samples.dataset import Dataset
 from unskew.diagnosis.skews import absence
-from unskew.report.analysis.numbers import clock
+from unskew.report.analysis.number_formats import clock
 from unskew.report.method_profile import costs
 from unskew.runs.assemble import loop_of
 from unskew.runs.resolve import dataset_of, parts_of, resolve

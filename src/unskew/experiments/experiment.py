@@ -3,12 +3,6 @@
 The file names the settings common to all rows, the methods (the paper's name and ours), the rows with their
 own settings and the published numbers, the claims to test, and what the paper leaves open together with our
 choice. A user's own file needs only methods and rows. A claim has a form that numbers can confirm or refute.
-
-A shortened run has S of the T rounds of a whole run, and its schedules are changed so that they end at the
-same values. With p = (T - 1) / (S - 1), a factor per round on the learning rate is raised to the power p, the
-number of rounds over which the rate falls evenly is divided by p, and each Part changes its own schedules
-(`Part.paced`). A schedule given as a share of the rounds needs no change. Availability stays as it is: it is
-a setting, not a schedule.
 """
 
 from __future__ import annotations
@@ -143,7 +137,14 @@ LEAST_ROUNDS = 2
 
 
 def shorten(settings: Settings, share: float) -> Settings:
-    """The settings of a run with this share of the rounds, which has its method as text."""
+    """The settings of a run with this share of the rounds, which has its method as text.
+
+    A shortened run has S of the T rounds of a whole run, and its schedules are changed so that they end at
+    the same values. With p = (T - 1) / (S - 1), a factor per round on the learning rate is raised to the
+    power p, the number of rounds over which the rate falls evenly is divided by p, and each Part changes its
+    own schedules (`Part.paced`). A schedule given as a share of the rounds needs no change. Availability
+    stays as it is: it is a setting, not a schedule.
+    """
     whole, rounds = settings.rounds, max(LEAST_ROUNDS, math.ceil(settings.rounds * share))
     if rounds >= whole:
         return settings.replace(rounds=rounds)

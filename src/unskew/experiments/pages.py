@@ -18,7 +18,7 @@ from unskew.experiments import wording
 from unskew.experiments.result import REQUIRED, EntryRecord, TableResult
 from unskew.formats import markdown
 from unskew.report.analysis import frames
-from unskew.report.analysis.numbers import megabytes, whole_number
+from unskew.report.analysis.number_formats import megabytes, whole_number
 from unskew.scores import significant
 from unskew.system import disk
 
@@ -153,7 +153,7 @@ def markdown_page(result: TableResult) -> str:
         f"{result['paper']}." if result["paper"] else "",
         f"```sh\n{result['command']}\n```",
         f"Made with unskew {result['unskew']} on {result['date']}: {result['machine']}; "
-        f"{result['hours']:.2f} hours of training in all runs.{wording.makers(result)}",
+        f"{result['hours']:.2f} hours of training in all runs.{wording.versions_text(result)}",
         _table(*table(result)),
         wording.note(result),
         _claims(result),

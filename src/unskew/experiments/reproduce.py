@@ -22,7 +22,7 @@ from unskew.experiments.files import read_experiment
 from unskew.experiments.pages import TableNumbers
 from unskew.experiments.result import TableResult, make_findings, missing_findings, result_of
 from unskew.formats import arguments
-from unskew.report.analysis.numbers import plural
+from unskew.report.analysis.number_formats import plural
 from unskew.report.analysis.runs import RunData, read_run
 from unskew.round.precision import torch_defaults
 from unskew.runs.resolve import method_text
@@ -247,7 +247,7 @@ def _outline_of_runs(cells: Sequence[Cell], schedules: Sequence[str], request: R
     if schedules:
         lines.append(f"ends    where the whole run ends: {', '.join(schedules)}")
     if older:
-        versions = ", ".join(f"{n} by {version}" for version, n in progress.makers(older).items())
+        versions = ", ".join(f"{n} by {version}" for version, n in progress.run_versions(older).items())
         kept = "these are kept, and continued if unfinished; --anew runs them again"
         lines.append(f"older   {versions}; {'these are run again' if request.anew else kept}")
     return "\n".join(lines)
@@ -262,7 +262,7 @@ def _result(experiment: Experiment, runs: Mapping[Key, Cell], facts: dict[str, A
     seconds = sum(float(run.series("train", "seconds")[1].sum()) for run in each.values())
     facts |= {
         "unskew": revision(),
-        "made_by": progress.makers(cell.path for cell in runs.values()),
+        "made_by": progress.run_versions(cell.path for cell in runs.values()),
         "date": time.strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}",
         "hours": round(seconds / 3600, 3),

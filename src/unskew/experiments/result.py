@@ -188,10 +188,10 @@ def result_of(experiment: Experiment, runs: Runs, facts: Mapping[str, Any]) -> T
         "privacy": _privacy(runs),
         "curves": _curves(experiment, runs),
     }
-    return judged(cast(TableResult, _plain(document)), experiment.claims)
+    return with_verdicts(cast(TableResult, _plain(document)), experiment.claims)
 
 
-def judged(result: TableResult, claims: Sequence[Claim | Trend] = ()) -> TableResult:
+def with_verdicts(result: TableResult, claims: Sequence[Claim | Trend] = ()) -> TableResult:
     """The result with its claims judged by its own numbers. claims: default: those that it has."""
     claims = claims or [verdicts.claim_of(record) for record in result["claims"]]
     return {**result, "claims": _plain(verdicts.judge(result, claims))}

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from unskew.core.account import epsilon_text
+from unskew.core.privacy_account import epsilon_text
 from unskew.experiments.result import ClaimRecord, EntryRecord, ScoreRecord, TableResult
 from unskew.experiments.verdicts import ENOUGH_SEEDS, share_of_rounds
-from unskew.report.analysis.numbers import MISSING, p_value, plural
+from unskew.report.analysis.number_formats import MISSING, p_value, plural
 from unskew.report.analysis.stats import FEWEST_PAIRS
 from unskew.scores import kind, significant
 
@@ -155,7 +155,7 @@ def privacy(result: TableResult) -> list[Reading]:
     ]
 
 
-def makers(result: TableResult) -> str:
+def versions_text(result: TableResult) -> str:
     """A sentence with the runs by version of unskew; "" if all are of the page's version."""
     if set(result["made_by"]) <= {result["unskew"]}:
         return ""

@@ -1,7 +1,7 @@
 """The TLS certificates of a federation, and a site's proof of its key in a connection.
 
 A federation has its own authority, which signs the certificate of one server. Its key is then discarded, so
-that nobody can have it sign another one. Both certificates are valid for ten years.
+that it cannot sign another one. Both certificates are valid for ten years.
 
 A site proves its key by mutual TLS with a self-signed certificate that names the fingerprint of the site's
 key as its issuer. The server makes an anchor for every admitted key: a certificate for the key under that

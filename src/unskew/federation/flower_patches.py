@@ -1,24 +1,9 @@
 """Flower's SuperLink, changed: python -m unskew.federation.flower_patches SOCKET flower-superlink ...
 
-Address: it listens at a unix socket, which only the coordinator's user reaches, and not at a port, because
-it asks operators for no password.
-
-Nodes: a key that was unregistered can be registered again.
-
-Announcements: Flower believes the first sender that announces a piece of a message, and refuses all others
-that describe it differently. A site that can predict pieces, such as those of a study's first model, could
-thereby keep them from all others. Here the coordinator's announcement overrides a site's.
-
-Pieces of large messages lie in files next to Flower's database, which contains only their numbers. In the
-database a piece was written twice, and the deletion of a model of 1 GB held its lock for longer than other
-calls wait.
-
-Settings of the database: Flower gives every connection 64 MB of cache and maps another 256 MB of the file.
-The pieces of a large model pass through a dozen connections, which takes more memory than the model itself.
-The operating system caches the file anyway.
-
-Every name of Flower's SuperLink that is replaced or private is used in this file only; the private names of
-Flower's messages in `protocol/flower_messages.py`, which must not import the SuperLink.
+It listens at a unix socket, which only the coordinator's user reaches, and not at a port, because it asks
+operators for no password. Every name of Flower's SuperLink that is replaced or private is used in this file
+only; the private names of Flower's messages in `protocol/flower_messages.py`, which must not import the
+SuperLink.
 """
 
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
@@ -96,7 +81,12 @@ def known_children(session: Any, numbers: list[str]) -> dict[str, set[str]]:
 
 
 def correct_tree(session: Any, tree: ObjectTree) -> None:
-    """Replace announcements of pieces that differ from this tree."""
+    """Replace announcements of pieces that differ from this tree.
+
+    Flower believes the first sender that announces a piece of a message, and refuses all others that describe
+    it differently. A site that can predict pieces, such as those of a study's first model, could thereby keep
+    them from all others. The coordinator's announcement therefore overrides a site's.
+    """
     announced = {
         node.object_id: {child.object_id for child in node.children} for node in iterate_object_tree(tree)
     }
@@ -132,7 +122,12 @@ _IN_A_FILE = b"\0in a file of bytes: "
 
 
 class PieceStore(SqlObjectStore):
-    """Flower's store of pieces, with files. A lost or truncated file counts as a missing piece."""
+    """Flower's store of pieces, with files. A lost or truncated file counts as a missing piece.
+
+    Flower's database contains only the numbers of pieces; large messages lie in files next to it. In the
+    database a piece was written twice, and the deletion of a model of 1 GB held its lock for longer than
+    other calls wait.
+    """
 
     def __init__(self, database_path: str):
         super().__init__(database_path, verify=False)  # `put` does, before anything is written
@@ -207,8 +202,10 @@ def free_key(create: Callable[..., int]) -> Callable[..., int]:
 
 
 SQLITE_SETTINGS = {"cache_size": "-8000", "mmap_size": "0", "busy_timeout": "60000"}
-"""SQLite's settings instead of Flower's: negative cache size in KB, mapped bytes, ms to wait for
-another call."""
+"""SQLite's settings instead of Flower's: negative cache size in KB, mapped bytes, ms to wait for another
+call. Flower gives every connection 64 MB of cache and maps another 256 MB of the file. The pieces of a large
+model pass through a dozen connections, which takes more memory than the model; the operating system caches
+the file anyway."""
 
 
 def main() -> None:

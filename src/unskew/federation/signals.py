@@ -1,15 +1,5 @@
-"""Signals between the front and the processes that conduct runs, carried by modification times of files.
-
-A bell is rung when messages were left: requests for sites, or replies for the coordinator. A listener that
-misses the signal only loses time until its next regular request.
-
-For each node the time is stored at which it last asked for messages and received none. Flower's server
-delivers a message once. If the front, the server or the site's machine fails at that moment, the message is
-lost, and its sender would wait for an answer until the deadline. Every message that was sent to a node
-before such a request is lost.
-
-Modification times need no space, so a full disk stops none of these signals.
-"""
+"""Signals between the front and the processes that conduct runs, carried by modification times of files,
+which need no space, so a full disk stops none of them."""
 
 from __future__ import annotations
 
@@ -24,7 +14,11 @@ answered."""
 
 
 class Bell:
-    """A signal in a file. A listener detects rings since its last check; the first check detects none."""
+    """A signal in a file. A listener detects rings since its last check; the first check detects none.
+
+    It is rung when messages were left: requests for sites, or replies for the coordinator. A listener that
+    misses the signal only loses time until its next regular request.
+    """
 
     def __init__(self, path: Path):
         self.path = path
@@ -58,8 +52,11 @@ IDLE_FOLDER = "idle"
 class IdleNodes:
     """Times of nodes' last requests without a message.
 
-    folder: contains an empty file per node with that time as modification time. All times are those of
-    `now`.
+    Flower's server delivers a message once. If the front, the server or the site's machine fails at that
+    moment, the message is lost, and its sender would wait for an answer until the deadline. Every message
+    that was sent to a node before such a request is lost.
+
+    folder: contains an empty file per node with that time as modification time. All times are those of `now`.
     """
 
     def __init__(self, folder: Path):

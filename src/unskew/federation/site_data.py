@@ -1,12 +1,8 @@
 """A site's own data, from the location that its operator names, with labels under the class names of the
 study.
 
-The data come from any source of `unskew.data.read`, or from a Python function. Only the site's operator
-names it, on the site's own command line.
-
-Labels that are names keep them. Labels that are numbers become indices of classes only if their first
-number is certain: a site need not have samples of each class, so labels 1 and 2 may be the last two of
-three classes or the first two.
+The data come from any source of `unskew.data.read`, or from a Python function. Only the site's operator names
+it, on the site's own command line.
 """
 
 from __future__ import annotations
@@ -28,6 +24,10 @@ from unskew.system import python_files
 
 def rename_classes(dataset: Dataset, classes: tuple[str, ...], text: str) -> Dataset:
     """The set with these classes. text: name of the set.
+
+    Labels that are names keep them. Labels that are numbers become indices of classes only if their first
+    number is certain: a site need not have samples of each class, so labels 1 and 2 may be the last two of
+    three classes or the first two.
 
     Raises DataError (E404) if labels and classes do not fit, or fit in two ways.
     """

@@ -1,17 +1,13 @@
 """Tickets, the folder of the coordinator that writes them, and admission to its federation.
 
 A coordinator sends a ticket to each site. It contains the server's address, the keys to trust, and a secret
-for one admission, which is valid until a date and for one key. An attacker who reads a ticket in transit
-can apply in the site's name, and one who replaces it can insert other keys. Neither can preserve the
-fingerprints that both ends compare.
+for one admission, which is valid until a date and for one key. An attacker who reads a ticket in transit can
+apply in the site's name, and one who replaces it can insert other keys. Neither can preserve the fingerprints
+that both ends compare.
 
-A site's private key is created at the site and stays there. Only its public key is sent back, with the
-proof that it was created with the unaltered ticket in the coordinator's folder. Admission uses the ticket up;
-a revoked key is admitted again only with a new one.
-
-Bounds: the most samples that each site may claim, as agreed with it (`unskew federation admit --samples
-N`). A site's weight in the merge, and in the mean of scores, follows from numbers that only the site knows;
-the bound keeps a false number from dominating the run.
+A site's private key is created at the site and stays there. Only its public key is sent back, with the proof
+that it was created with the unaltered ticket in the coordinator's folder. Admission uses the ticket up; a
+revoked key is admitted again only with a new one.
 """
 
 from __future__ import annotations
@@ -348,6 +344,10 @@ class AdmittedKeys(Mapping[str, PublicKey]):
 
 def parse_bounds(text: str, sites: Sequence[str]) -> dict[str, int]:
     """The bounds by site in `6000`, which holds for each of these sites, or in `a=6000,b=800`; none in "".
+
+    A bound is the most samples that each site may claim, as agreed with it (`unskew federation admit
+    --samples N`). A site's weight in the merge, and in the mean of scores, follows from numbers that only the
+    site knows; the bound keeps a false number from dominating the run.
 
     Raises UsageError (E109) for a number below 1 or an unknown site.
     """

@@ -101,8 +101,8 @@ class Layout:
         return f"input {each.name}" + (f", channel {c}," if each.channels > 1 else "")
 
     def scalable(self, inputs: Sequence[str] | None = None) -> np.ndarray:
-        """bool [channels], which of them belong to inputs of floats. inputs: the names of those that count,
-        default all."""
+        """Which channels can be scaled, bool [channels]: those of floating-point inputs. inputs: the names of
+        the inputs that may be scaled; None for all."""
         counts = [e.kind == "float32" and (inputs is None or e.name in inputs) for e in self.inputs]
         return np.repeat(counts, [e.channels for e in self.inputs])
 

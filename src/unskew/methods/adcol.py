@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights, key
-from unskew.formats.ranges import NonNegative, Rate
+from unskew.formats.setting_ranges import NonNegative, Rate
 from unskew.methods.shared.declarations import uniform
 
 

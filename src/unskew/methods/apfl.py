@@ -21,7 +21,7 @@ import torch
 
 from unskew.core import Batch, Client, Fed, Out, OwnModel, Tensor, Tree, Weights
 from unskew.formats.arguments import With
-from unskew.formats.ranges import Fraction
+from unskew.formats.setting_ranges import Fraction
 
 
 @dataclass(frozen=True)

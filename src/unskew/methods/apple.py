@@ -24,7 +24,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Client, Fed, Part, Tensor, Tree, Ups, Weights
-from unskew.formats.ranges import NonNegative, PositiveFraction
+from unskew.formats.setting_ranges import NonNegative, PositiveFraction
 from unskew.methods.shared.weights import first_models, last_models
 
 SMALLEST = 1e-30

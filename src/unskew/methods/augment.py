@@ -20,7 +20,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Part, Tensor, Tree
-from unskew.formats.ranges import Fraction
+from unskew.formats.setting_ranges import Fraction
 from unskew.methods.shared import sample_images
 
 

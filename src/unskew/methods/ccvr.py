@@ -23,7 +23,7 @@ from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Trip, Ups, Weights, key
 from unskew.formats.arguments import With
-from unskew.formats.ranges import BelowOne, Count, PositiveFraction, Rate
+from unskew.formats.setting_ranges import BelowOne, Count, PositiveFraction, Rate
 from unskew.methods.fedavg_ft import HeadTraining, train_head
 from unskew.methods.shared.declarations import class_counts, class_features, row_labels
 

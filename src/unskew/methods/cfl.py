@@ -27,7 +27,7 @@ from scipy.cluster import hierarchy
 from scipy.spatial.distance import squareform
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights
-from unskew.formats.ranges import Fraction, NonNegative
+from unskew.formats.setting_ranges import Fraction, NonNegative
 from unskew.merge.mean import weighted_mean
 from unskew.methods.shared.weights import first_models
 

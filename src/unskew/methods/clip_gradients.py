@@ -11,7 +11,7 @@ from typing import Annotated
 import torch
 
 from unskew.core import Client, Part, Weights
-from unskew.formats.ranges import Positive
+from unskew.formats.setting_ranges import Positive
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Share, Tensor, Tree, Trip, Ups, Weights
-from unskew.formats.ranges import Fraction
+from unskew.formats.setting_ranges import Fraction
 from unskew.methods.bsm import conflicts_of_prior
 from unskew.methods.feddyn import FedDyn
 from unskew.methods.fedrdn import FedRDN

@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 import torch
 
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Ups, Weights
-from unskew.formats.ranges import BelowOne, Fraction
+from unskew.formats.setting_ranges import BelowOne, Fraction
 from unskew.merge.mean import weighted_mean
 from unskew.methods.fedala import batches
 

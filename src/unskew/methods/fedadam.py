@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 import torch
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights
-from unskew.formats.ranges import BelowOne, Rate
+from unskew.formats.setting_ranges import BelowOne, Rate
 from unskew.merge.mean import weighted_mean
 
 

@@ -23,7 +23,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Remembered, Tensor, Tree, Weights
-from unskew.formats.ranges import NonNegative
+from unskew.formats.setting_ranges import NonNegative
 from unskew.methods.shared.weights import block_refusal, in_last_blocks
 
 

@@ -24,7 +24,7 @@ import torch
 from annotated_types import Gt, Le
 
 from unskew.core import Batch, Client, Fed, Out, Remembered, Tensor, Tree, Ups, Weights
-from unskew.formats.ranges import Fraction, NonNegative
+from unskew.formats.setting_ranges import Fraction, NonNegative
 from unskew.methods.shared.weights import first_models, last_models, row, with_idle_clients
 
 

@@ -14,7 +14,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Fed, Part, Tensor, Tree, Weights, key
-from unskew.formats.ranges import BelowOne, Count, NonNegative, Rate
+from unskew.formats.setting_ranges import BelowOne, Count, NonNegative, Rate
 
 
 @dataclass(frozen=True)

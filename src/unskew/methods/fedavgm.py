@@ -14,7 +14,7 @@ from typing import Annotated
 import torch
 
 from unskew.core import Fed, Part, Tree, Ups, Weights
-from unskew.formats.ranges import BelowOne, Rate
+from unskew.formats.setting_ranges import BelowOne, Rate
 from unskew.merge.mean import weighted_mean
 
 

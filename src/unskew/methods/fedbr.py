@@ -34,7 +34,7 @@ from unskew.core import (
     key,
     under,
 )
-from unskew.formats.ranges import NonNegative, Rate
+from unskew.formats.setting_ranges import NonNegative, Rate
 from unskew.methods.moon import contrast
 from unskew.methods.shared.declarations import before_training, uniform
 

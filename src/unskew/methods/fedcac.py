@@ -24,7 +24,7 @@ from typing import Annotated, Self
 import torch
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights
-from unskew.formats.ranges import NonNegative, PositiveFraction
+from unskew.formats.setting_ranges import NonNegative, PositiveFraction
 from unskew.merge.mean import weighted_mean
 
 _NOTHING = 1e-10

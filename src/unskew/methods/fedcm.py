@@ -18,7 +18,7 @@ from typing import Annotated
 import torch
 
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
-from unskew.formats.ranges import PositiveFraction
+from unskew.formats.setting_ranges import PositiveFraction
 from unskew.methods.shared.weights import HEAD_FIRST_PARTS
 
 

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Tensor, Tree, Weights, key, under
-from unskew.formats.ranges import NonNegative
+from unskew.formats.setting_ranges import NonNegative
 
 _WIDTHS = (10.0, 15.0, 20.0, 50.0)
 _EPS = 1e-7

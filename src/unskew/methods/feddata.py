@@ -17,7 +17,7 @@ from typing import Annotated
 import torch
 
 from unskew.core import Batch, Client, Fed, Noise, Part, Share, Tensor, Tree, Trip, Ups, Weights
-from unskew.formats.ranges import Fraction
+from unskew.formats.setting_ranges import Fraction
 from unskew.methods.shared.declarations import before_training, row_labels
 
 

@@ -21,7 +21,7 @@ from typing import Annotated
 import torch
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights
-from unskew.formats.ranges import NonNegative
+from unskew.formats.setting_ranges import NonNegative
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import torch
 
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Weights
-from unskew.formats.ranges import NonNegative
+from unskew.formats.setting_ranges import NonNegative
 
 
 @dataclass(frozen=True)

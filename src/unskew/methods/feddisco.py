@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import torch
 
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
-from unskew.formats.ranges import NonNegative
+from unskew.formats.setting_ranges import NonNegative
 from unskew.merge.mean import weighted_mean
 
 

@@ -61,10 +61,10 @@ from unskew.core import (
     key,
     under,
 )
-from unskew.core.account import Account
 from unskew.core.modules import with_latent
 from unskew.core.network import Network
 from unskew.core.part import model_names
+from unskew.core.privacy_account import Account
 from unskew.formats.arguments import With
 from unskew.methods.shared import sample_images
 from unskew.methods.shared.declarations import class_marks

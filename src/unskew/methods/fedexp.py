@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
 from unskew.errors import UsageError
-from unskew.formats.ranges import NonNegative
+from unskew.formats.setting_ranges import NonNegative
 from unskew.merge.mean import weighted_mean
 
 

@@ -23,7 +23,7 @@ import torch
 from annotated_types import MinLen
 
 from unskew.core import Batch, Client, Fed, Noise, Part, Share, Tensor, Tree, Ups, Weights
-from unskew.formats.ranges import Fraction
+from unskew.formats.setting_ranges import Fraction
 
 EPS = 1e-6
 

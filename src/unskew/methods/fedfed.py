@@ -51,7 +51,7 @@ from unskew.core import (
     key,
     under,
 )
-from unskew.formats.ranges import NonNegative
+from unskew.formats.setting_ranges import NonNegative
 from unskew.methods.feddpms import divergence
 from unskew.methods.shared import sample_images
 from unskew.methods.shared.declarations import row_labels

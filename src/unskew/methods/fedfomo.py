@@ -26,7 +26,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Ups, Weights, key
-from unskew.formats.ranges import Fraction
+from unskew.formats.setting_ranges import Fraction
 from unskew.methods.shared.weights import first_models, last_models
 
 _NEAR = 1e-5

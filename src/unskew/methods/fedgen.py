@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Ups, Weights, key
-from unskew.formats.ranges import NonNegative, PositiveFraction, Rate
+from unskew.formats.setting_ranges import NonNegative, PositiveFraction, Rate
 from unskew.methods.shared.declarations import class_counts, uniform
 
 EPS, HIDDEN = 64, 512

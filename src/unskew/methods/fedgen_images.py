@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Tensor, Tree, Weights, key
-from unskew.formats.ranges import Fraction, NonNegative, Positive, Rate
+from unskew.formats.setting_ranges import Fraction, NonNegative, Positive, Rate
 from unskew.methods.fedgen import diversity
 
 LATENT = 100

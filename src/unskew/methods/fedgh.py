@@ -20,7 +20,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights, key
-from unskew.formats.ranges import Count, Rate
+from unskew.formats.setting_ranges import Count, Rate
 from unskew.methods.fedavg_ft import HeadTraining, train_head
 from unskew.methods.shared.declarations import class_features, class_marks
 

@@ -24,7 +24,7 @@ import torch
 from torch.linalg import vector_norm
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
-from unskew.formats.ranges import BelowOne, NonNegative, Rate
+from unskew.formats.setting_ranges import BelowOne, NonNegative, Rate
 from unskew.methods.shared.declarations import class_counts, class_features
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights
-from unskew.formats.ranges import BelowOne, NonNegative
+from unskew.formats.setting_ranges import BelowOne, NonNegative
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Annotated
 import torch
 
 from unskew.core import Batch, Client, Part, Tensor
-from unskew.formats.ranges import NonNegative
+from unskew.formats.setting_ranges import NonNegative
 from unskew.methods.bsm import conflicts_of_prior
 
 

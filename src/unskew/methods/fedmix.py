@@ -18,7 +18,7 @@ import torch
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights
 from unskew.core.trees import row_at
-from unskew.formats.ranges import BelowOne, Count
+from unskew.formats.setting_ranges import BelowOne, Count
 from unskew.methods.shared.declarations import before_training
 
 

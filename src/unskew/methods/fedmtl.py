@@ -21,7 +21,7 @@ import torch
 
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Tree, Ups, Weights
 from unskew.formats.arguments import With
-from unskew.formats.ranges import NonNegative, Rate
+from unskew.formats.setting_ranges import NonNegative, Rate
 from unskew.methods.shared.weights import first_models, last_models, row, with_idle_clients
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Out, Part, Tensor, Weights
-from unskew.formats.ranges import NonNegative
+from unskew.formats.setting_ranges import NonNegative
 
 
 @dataclass(frozen=True)

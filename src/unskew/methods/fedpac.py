@@ -27,7 +27,7 @@ from annotated_types import Gt, Lt
 from scipy.optimize import nnls
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
-from unskew.formats.ranges import NonNegative
+from unskew.formats.setting_ranges import NonNegative
 from unskew.methods.shared.declarations import class_counts, class_features
 from unskew.methods.shared.weights import head_first
 

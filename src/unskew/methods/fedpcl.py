@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
-from unskew.formats.ranges import Rate
+from unskew.formats.setting_ranges import Rate
 from unskew.methods.shared.declarations import class_marks
 
 

@@ -23,7 +23,7 @@ from typing import Annotated, Literal
 import torch
 
 from unskew.core import Batch, Client, Fed, Out, Remembered, Tensor, Tree, Weights
-from unskew.formats.ranges import BelowOne, Fraction, PositiveFraction
+from unskew.formats.setting_ranges import BelowOne, Fraction, PositiveFraction
 
 _WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)
 _TEMPERATURE = 4.0

@@ -18,7 +18,7 @@ from typing import Annotated
 import torch
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
-from unskew.formats.ranges import NonNegative
+from unskew.formats.setting_ranges import NonNegative
 from unskew.methods.shared.declarations import class_counts, class_features
 
 

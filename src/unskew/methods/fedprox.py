@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from unskew.core import Batch, Client, Out, Part, Tensor, Weights
-from unskew.formats.ranges import NonNegative
+from unskew.formats.setting_ranges import NonNegative
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Annotated
 import torch
 
 from unskew.core import Batch, Client, Part, Tensor
-from unskew.formats.ranges import Fraction
+from unskew.formats.setting_ranges import Fraction
 from unskew.methods.bsm import MIXTURES
 
 MASKS = ("bsm", "fedetf", "fedlc", "fedrod", "fedvls")

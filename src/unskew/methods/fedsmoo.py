@@ -19,7 +19,7 @@ from typing import Annotated
 import torch
 
 from unskew.core import Client, Fed, Part, Share, Tensor, Tree, Ups, Weights
-from unskew.formats.ranges import Positive, Rate
+from unskew.formats.setting_ranges import Positive, Rate
 from unskew.merge.mean import weighted_mean
 from unskew.methods.fedsam import scale_to_norm
 

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Tensor, Tree, Weights, key
-from unskew.formats.ranges import NonNegative
+from unskew.formats.setting_ranges import NonNegative
 
 _EPS = 1e-12
 

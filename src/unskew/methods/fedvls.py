@@ -19,7 +19,7 @@ from typing import Annotated
 import torch
 
 from unskew.core import Batch, Client, Out, Part, Tensor, Weights
-from unskew.formats.ranges import NonNegative
+from unskew.formats.setting_ranges import NonNegative
 from unskew.methods.bsm import BSM, conflicts_of_prior
 
 NEVER = -1e9

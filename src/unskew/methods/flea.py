@@ -50,7 +50,7 @@ from unskew.core import (
     Weights,
     each_input,
 )
-from unskew.formats.ranges import Fraction, NonNegative
+from unskew.formats.setting_ranges import Fraction, NonNegative
 from unskew.methods.shared.declarations import row_labels
 
 

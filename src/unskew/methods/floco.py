@@ -30,7 +30,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Tensor, Tree, Ups, Weights, key
-from unskew.formats.ranges import NonNegative
+from unskew.formats.setting_ranges import NonNegative
 
 _TRIES = 1000
 

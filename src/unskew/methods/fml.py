@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from unskew.core import Batch, Client, Out, OwnModel, Tensor, Weights
-from unskew.formats.ranges import Fraction
+from unskew.formats.setting_ranges import Fraction
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Weights, key
-from unskew.formats.ranges import NonNegative
+from unskew.formats.setting_ranges import NonNegative
 
 _EPS = 1e-12
 

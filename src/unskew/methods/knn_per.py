@@ -20,7 +20,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Client, Part, Tensor, Weights
-from unskew.formats.ranges import Fraction, Positive
+from unskew.formats.setting_ranges import Fraction, Positive
 
 _LITTLE = 1e-30
 """The least probability, so that logits are finite."""

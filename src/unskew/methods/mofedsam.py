@@ -18,7 +18,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
-from unskew.formats.ranges import PositiveFraction
+from unskew.formats.setting_ranges import PositiveFraction
 from unskew.methods.fedsam import scale_to_norm
 from unskew.methods.shared.weights import HEAD_FIRST_PARTS
 

@@ -19,7 +19,7 @@ from annotated_types import Ge, Le
 from torch import nn
 
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Tree, Weights, with_projection
-from unskew.formats.ranges import NonNegative
+from unskew.formats.setting_ranges import NonNegative
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from annotated_types import Ge, Le
 from unskew.core import Batch, Client, Fed, Noise, Out, Tree, Weights
 from unskew.core.trees import row_at
 from unskew.formats.arguments import With
-from unskew.formats.ranges import BelowOne
+from unskew.formats.setting_ranges import BelowOne
 from unskew.methods.fedmix import FedMix
 
 

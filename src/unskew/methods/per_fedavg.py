@@ -23,7 +23,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Part, Weights
-from unskew.formats.ranges import Rate
+from unskew.formats.setting_ranges import Rate
 from unskew.methods.shared.weights import test_gradients
 
 

@@ -25,7 +25,7 @@ from annotated_types import Ge, Le
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights, key
 from unskew.core.trees import flat_tree, nested_tree, tree_map
-from unskew.formats.ranges import BelowOne, Fraction, Positive, Rate
+from unskew.formats.setting_ranges import BelowOne, Fraction, Positive, Rate
 from unskew.merge.mean import weighted_mean
 
 
@@ -69,7 +69,7 @@ class PFedHN(Part):
         }
         return {"net": net, "v": tree_map(torch.zeros_like, net)}
 
-    def made(self, net: Tree, k: int, w: Weights, fed: Fed) -> Weights:
+    def generate(self, net: Tree, k: int, w: Weights, fed: Fed) -> Weights:
         """The weights of client k, in the shapes of `w`."""
         a_H = net["embed"][k]
         for i in range(self.layers + 1):
@@ -77,7 +77,7 @@ class PFedHN(Part):
         return {n: _through(net["out"][n], a_H).reshape(w[n].shape) for n in fed.shared}
 
     def dispatch(self, w: Weights, s: Tree, k: int, fed: Fed) -> tuple[Weights, Tree]:
-        return w | self.made(s["net"], k, w, fed), {}
+        return w | self.generate(s["net"], k, w, fed), {}
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         phi, v, g = flat_tree(s["net"]), flat_tree(s["v"]), flat_tree(self.gradient(w, s["net"], ups, fed))
@@ -93,7 +93,7 @@ class PFedHN(Part):
             leaves = tree_map(lambda t: t.detach().requires_grad_(), net)
             terms: list[Tensor] = []
             for p, reply in zip(ups.shares_of_weight(), ups.replies):
-                sent = self.made(leaves, reply.client, w, fed)
+                sent = self.generate(leaves, reply.client, w, fed)
                 terms += [p * (t * (t.detach() - reply.weights[n])).sum() for n, t in sent.items()]
             grads = torch.autograd.grad(torch.stack(terms).sum(), list(flat_tree(leaves).values()))
         return nested_tree(dict(zip(flat_tree(leaves), grads)))

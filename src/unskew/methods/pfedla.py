@@ -33,7 +33,7 @@ from annotated_types import Ge, Le
 
 from unskew.core import Fed, Remembered, Tensor, Tree, Ups, Weights, key
 from unskew.core.trees import flat_tree, nested_tree, tree_map
-from unskew.formats.ranges import Rate
+from unskew.formats.setting_ranges import Rate
 from unskew.methods.shared.weights import first_models, last_models, with_idle_clients
 
 

@@ -25,7 +25,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le
 
 from unskew.core import Client, Fed, Part, Tree, Ups, Weights
-from unskew.formats.ranges import Positive, Rate
+from unskew.formats.setting_ranges import Positive, Rate
 from unskew.merge.mean import weighted_mean
 from unskew.methods.shared.weights import test_gradients
 

@@ -20,7 +20,7 @@ from typing import Annotated
 import torch
 
 from unskew.core import Client, Fed, Remembered, Tensor, Tree, Ups, Weights
-from unskew.formats.ranges import Fraction
+from unskew.formats.setting_ranges import Fraction
 from unskew.merge.mean import weighted_mean
 from unskew.methods.shared.weights import first_models, last_models
 

@@ -18,7 +18,7 @@ from typing import Annotated
 import torch
 
 from unskew.core import Batch, Client, Out, Part, Tensor, Weights
-from unskew.formats.ranges import Positive, Rate
+from unskew.formats.setting_ranges import Positive, Rate
 
 
 @dataclass(frozen=True)

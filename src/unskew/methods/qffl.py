@@ -22,7 +22,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Ups, Weights
-from unskew.formats.ranges import NonNegative
+from unskew.formats.setting_ranges import NonNegative
 from unskew.merge.mean import weighted_mean
 
 

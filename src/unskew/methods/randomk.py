@@ -17,7 +17,7 @@ from typing import Annotated
 import torch
 
 from unskew.core import Client, Fed, Keys, Part, Share, Tensor, Tree, Weights
-from unskew.formats.ranges import PositiveFraction
+from unskew.formats.setting_ranges import PositiveFraction
 from unskew.methods.shared.weights import count_numbers, flatten_change, unflatten_change
 from unskew.methods.topk import count_sent
 

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
 from unskew.formats.arguments import With
-from unskew.formats.ranges import Fraction, NonNegative
+from unskew.formats.setting_ranges import Fraction, NonNegative
 from unskew.methods.bsm import MIXTURES
 from unskew.methods.shared.declarations import class_counts, class_features
 

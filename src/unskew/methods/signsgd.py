@@ -16,7 +16,7 @@ from typing import Annotated
 import torch
 
 from unskew.core import Client, Fed, Keys, Part, Share, Tree, Ups, Weights
-from unskew.formats.ranges import Rate
+from unskew.formats.setting_ranges import Rate
 from unskew.merge.mean import weighted_mean
 from unskew.methods.shared.weights import (
     count_numbers,

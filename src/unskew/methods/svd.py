@@ -19,7 +19,7 @@ from typing import Annotated
 import torch
 
 from unskew.core import Client, DecodeError, Fed, Keys, Part, Share, Tensor, Tree, Weights
-from unskew.formats.ranges import PositiveFraction
+from unskew.formats.setting_ranges import PositiveFraction
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Annotated
 import torch
 
 from unskew.core import Client, DecodeError, Fed, Keys, Part, Share, Tree, Weights
-from unskew.formats.ranges import PositiveFraction
+from unskew.formats.setting_ranges import PositiveFraction
 from unskew.methods.shared.weights import count_numbers, flatten_change, unflatten_change
 
 

@@ -29,7 +29,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from unskew.core.account import Account
+from unskew.core.privacy_account import Account
 from unskew.errors import MissingPackage
 
 

@@ -31,8 +31,8 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.core import Fed, Normal, Part, Reply, Share, Tensor, Tree, Ups, Weights, add_noise
-from unskew.core.account import Account, epsilon_caution, epsilon_text
 from unskew.core.method import Method
+from unskew.core.privacy_account import Account, epsilon_caution, epsilon_text
 from unskew.core.trees import flat_tree, nested_tree
 from unskew.errors import UsageError
 from unskew.formats.arguments import With

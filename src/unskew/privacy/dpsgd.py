@@ -24,9 +24,9 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.core import Client, Fed, Part, Tensor, Weights
-from unskew.core.account import Account, epsilon_caution
 from unskew.core.client import NOISE_DEVIATIONS
 from unskew.core.method import Method
+from unskew.core.privacy_account import Account, epsilon_caution
 from unskew.privacy import dp
 from unskew.privacy.accounting import LEAST_NOISE, round_up, sampled_epsilon
 

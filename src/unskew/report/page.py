@@ -16,7 +16,7 @@ import numpy as np
 from unskew.config import FIELDS
 from unskew.report import sections
 from unskew.report.analysis import results_table
-from unskew.report.analysis.numbers import digits, p_value, plural, size, with_unit
+from unskew.report.analysis.number_formats import digits, p_value, plural, size, with_unit
 from unskew.report.analysis.runs import (
     NOT_A_CONFIGURATION,
     TUNED,

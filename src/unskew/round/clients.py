@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from unskew.core.client import Batch, Client, Fed, replace_fields
-from unskew.core.keys import key
 from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.part import HOOKS, overrides
+from unskew.core.random_keys import key
 from unskew.core.trees import Tree, Weights, align_tree, sorted_tree, tree_map
 from unskew.core.trip import Trip
-from unskew.round.chunks import Recipe, Work, poisson_rows
-from unskew.round.layers import Kernels, mask_shapes, use_kernels
+from unskew.round.chunks import Recipe
+from unskew.round.layer_kernels import Kernels, mask_shapes, use_kernels
 from unskew.round.precision import FLOAT32
 from unskew.round.randomness import RandomSource, SeededSource
 from unskew.round.samples import Samples, on_device
@@ -85,11 +85,9 @@ class Broadcast:
                 down = {**down, part: {leaf: v for leaf, v in slice_.items() if leaf in reads}}
             return (weights if trip.weights else {}), down
 
-        def own(k: int) -> tuple[Weights, dict[str, Tree]]:
-            return only(*(self.own(k) if self.own else (self.weights, self.down)))
-
-        weights, down = only(self.weights, self.down)
-        return replace(self, weights=weights, down=down, own=own if self.own else None)
+        (weights, down), sent = only(self.weights, self.down), self.own
+        own = None if sent is None else lambda k: only(*sent(k))
+        return replace(self, weights=weights, down=down, own=own)
 
     def received(self, k: int) -> Weights:
         """The weights in the message to client k."""
@@ -107,9 +105,9 @@ class Clients:
     a client after training, and that are trained. keeps_model: whether clients keep weights of the model
     itself or are sent weights of their own, so that none predicts with the server's. cuts: the blocks of the
     model that some Part taps. masks_before: by cut, the number of dropout layers before it, which a pass from
-    the cut leaves out. hooks: by hook, the Parts that define it, in the method's order. beside: by Part, the
-    extra weights that it keeps at the client; hidden: by Part, those that other Parts keep. apart: the Part
-    that protects single samples. chance: the source of the random numbers on which a guarantee relies.
+    the cut leaves out. hooks: by hook, the Parts that define it, in the method's order. own_extra: by Part,
+    the extra weights that it keeps at the client; hidden: by Part, those that other Parts keep. apart: the
+    Part that protects single samples. chance: the source of the random numbers on which a guarantee relies.
     """
 
     def __init__(self, method: Method, fed: Fed, samples: Samples, training: LocalTraining):
@@ -121,10 +119,10 @@ class Clients:
         self.keeps_model = not self.kept <= net.extra.keys() or method.dispatcher is not None
         self.frozen = net.constants | {n for n in net.learnable if method.freezes(n, fed)}
         extra = [n for n in net.extra if n in self.kept]
-        self.beside = {
+        self.own_extra = {
             p.name: frozenset(n for n in extra if n.startswith(f"{p.name}.")) for p in method.parts
         }
-        self.hidden = {p.name: frozenset(extra) - self.beside[p.name] for p in method.parts}
+        self.hidden = {p.name: frozenset(extra) - self.own_extra[p.name] for p in method.parts}
         self.sent = tuple(n for n in net.weights() if n not in self.kept and n not in self.frozen)
         self.learnt = tuple(n for n in net.learnable if n not in self.frozen)
         self.mask_shapes = mask_shapes(net)
@@ -179,28 +177,6 @@ class Clients:
         rows, generator = self.samples.rows[k], key(self.fed.seed, t, k, "batch")
         epochs = range(self.training.recipe_in(t).epochs)
         return np.stack([rows[torch.randperm(len(rows), generator=generator).numpy()] for _ in epochs])
-
-    def drawn(self, work: Work, t: int) -> list[np.ndarray]:
-        """The rows of each step of a client in round t if samples are drawn independently."""
-        recipe, generator = self.training.recipe_in(t), self.chance.samples(t, work.client)
-        return poisson_rows(
-            self.samples.rows[work.client], work.steps(recipe.epochs), recipe.batch, generator
-        )
-
-    def stream(self, t: int, client: int) -> object:
-        """The seed of the random numbers of a client's steps in round t: the study's seed.
-
-        At a site that protects samples it is random and secret. The number that a sample receives depends on
-        the other samples of its step, so a reader who could draw the numbers again would learn about them.
-        """
-        if self.apart is None or not self.chance.secret:
-            return self.fed.seed
-        return self.chance.samples(t, client).bytes(32).hex()
-
-    @property
-    def withholds_loss(self) -> bool:
-        """Whether replies omit the training loss, which has no noise: at a site that protects samples."""
-        return self.apart is not None and self.chance.secret
 
     def client(self, k: int, start: Broadcast, part: str, w: Weights, private: Mapping[str, Any]) -> Client:
         """Client k as the hooks of this Part see it outside lanes, with access to its data.

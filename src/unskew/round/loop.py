@@ -21,8 +21,8 @@ from unskew.core.part import Part, Trip, overrides
 from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights, align, sorted_tree, tree_map
 from unskew.core.user_parts import trip_result
-from unskew.data.clients import availability
-from unskew.errors import StateError, printable
+from unskew.data.clients.availability import Attendance
+from unskew.errors import printable
 from unskew.merge.mean import weighted_mean
 from unskew.records import client_lists
 from unskew.records.checkpoints import State
@@ -34,12 +34,11 @@ from unskew.round.clients import Broadcast
 from unskew.round.deliveries import Deliveries
 from unskew.round.exchange import Exchange, Scoring
 from unskew.round.ledger import Ledger
-from unskew.round.precision import device_mode
+from unskew.round.precision import device_mode, memory_errors
 from unskew.round.probes import Measures
 from unskew.round.randomness import SeededSource
 from unskew.round.run import Run
 from unskew.system.machine import one_core
-from unskew.system.python_files import one_line
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class Loop:
     ):
         self.run, self.method, self.fed, self.settings = run, run.method, run.fed, run.settings
         self.trainer, self.store, self.record = trainer, store, record
-        self.who = run.settings.attendance
+        self.availability = run.settings.attendance
         self.evaluation, self.measures = scoring, measures
         self.weighting = run.weighting
         self.ledger = Ledger(record, trainer.sent, run.method, run.secure)
@@ -93,7 +92,7 @@ class Loop:
         self.last = self.affordable
         self.ends: int | None = None
         self.remarked: set[str] = set()
-        self.audience = CallbackList((), run, record)
+        self.callbacks = CallbackList((), run, record)
         guarded = self.protector or run.method.samples_apart
         self.chance = trainer.chance if guarded else SeededSource(run.settings.seed)
         self.spec = encoding.spec_of(run.method, run.fed, trainer.sent, w)
@@ -132,9 +131,10 @@ class Loop:
         began = time.perf_counter()
         attendance = self.attendance(t)
         asked, answered = attendance.asked.tolist(), attendance.answered.tolist()
-        self.audience.round_begun(t, asked)
+        self.callbacks.round_begun(t, asked)
         start = self.down(state, t)
-        replies = self._train(start, answered, self.store.fetch(answered))
+        with memory_errors(t, self.run.lanes):
+            replies = self.trainer.train(start, answered, self.store.fetch(answered))
         for code, text in self.trainer.remarks():
             if code not in self.remarked:
                 self.remarked.add(code)
@@ -146,7 +146,7 @@ class Loop:
         self.ledger.shared(t, replies, self.declared)
         good = self._decoded(start, self._gate(t, replies, self.spec))
         withheld = self.method.samples_apart and self.chance.secret  # then sites do not report losses
-        self.audience.replied(replies, good, bool(withheld))
+        self.callbacks.replied(replies, good, bool(withheld))
         with one_core(), self._computing():
             state, good = self._merge(state, t, good)
             if self.measures:
@@ -158,30 +158,18 @@ class Loop:
             # the private state of a refused reply is not stored, so that its client does not continue from it
             self.store.put(t, {r.client: r.private for r in good})
             state = self._trips(state, start, [r.client for r in good])
-        self.audience.merged(state)
+        self.callbacks.merged(state)
         loss = float("nan")
         if good and not withheld:
             loss = float(np.mean(torch.stack([torch.as_tensor(r.loss) for r in good]).tolist()))
         seconds = time.perf_counter() - began
         return state, RoundSummary(t, len(asked), len(good), len(replies) - len(good), seconds, loss)
 
-    def _train(self, start: Broadcast, cohort: list[int], private: dict[int, Tree]) -> list[Reply]:
-        """As `Exchange.train`. Raises StateError (E142) if a GPU's memory is full."""
-        try:
-            return self.trainer.train(start, cohort, private)
-        except torch.OutOfMemoryError as error:
-            text = (
-                f"round {start.t}: the GPU has not enough memory ({one_line(error)}). The last checkpoint is"
-            )
-            fewer = f", or start another run with lanes={self.run.lanes // 2}" if self.run.lanes > 1 else ""
-            remedy = f"end other programs on the GPU and resume the run{fewer}."
-            raise StateError("E142", f"{text} safe: {remedy}") from error
-
-    def attendance(self, t: int) -> availability.Attendance:
+    def attendance(self, t: int) -> Attendance:
         """The clients that are asked and that answer in round t. Absences that no privacy guarantee relies on
         are drawn from the seed, because those that last several rounds are drawn again in each."""
-        chance = SeededSource(self.settings.seed) if self.who.independent is None else self.chance
-        return self.who.who(t, self.fed.clients, chance.cohort)
+        chance = SeededSource(self.settings.seed) if self.availability.independent is None else self.chance
+        return self.availability.who(t, self.fed.clients, chance.cohort)
 
     def evaluate(self, state: State, summary: RoundSummary | None) -> list[Row]:
         """Add the metric rows of the state's round to the record, and return them. Early stopping may set the
@@ -198,7 +186,7 @@ class Loop:
         if due and self.protector and (spent := self.protector.spent(self.fed, t)) is not None:
             rows.append(scope_row(t, "privacy", "epsilon", spent))
         self.record.add("metrics", rows)
-        if (why := self.audience.evaluated(state)) and t + 1 < self.last:
+        if (why := self.callbacks.evaluated(state)) and t + 1 < self.last:
             self.end_with(t + 1)
             self._event(t, "E323", f"{why}; round {t + 1} is the last.", last=t + 1)
         return rows
@@ -289,20 +277,21 @@ class Loop:
         decoded."""
         with one_core(), self._computing():
             good, refused = encoding.decode_replies(self.method, replies, start.received, self.fed, start.t)
-        for refusal in refused:
-            text = refusal.sentence(self.run.federation.name_of(refusal.client), start.t)
-            self._event(start.t, refusal.code, f"{text} Reply dropped ({len(good)} of {len(replies)} used).")
+        self._report(start.t, refused, len(good), len(replies))
         return good
 
     def _gate(self, t: int, replies: list[Reply], spec: gate.Spec) -> list[Reply]:
         """The replies that the gate accepts; events report the others."""
         good, refused = gate.check(replies, spec, self.fed.sizes)
-        for refusal in refused:
-            used = f" Reply dropped ({len(good)} of {len(replies)} used)." if refusal.code != "E305" else ""
-            self._event(
-                t, refusal.code, refusal.sentence(self.run.federation.name_of(refusal.client), t) + used
-            )
+        self._report(t, refused, len(good), len(replies))
         return good
+
+    def _report(self, t: int, refused: list[gate.Refusal], used: int, received: int) -> None:
+        """Add an event for every refusal."""
+        for refusal in refused:
+            dropped = f" Reply dropped ({used} of {received} used)." if refusal.code != "E305" else ""
+            who = self.run.federation.name_of(refusal.client)
+            self._event(t, refusal.code, f"{who} round {t}: {refusal.text}{dropped}")
 
     def _computing(self) -> AbstractContextManager[None]:
         """The device and precision of the server's hooks, which are the clients', since they may train."""

@@ -14,8 +14,8 @@ from unskew.core.client import Batch, Client, Out, replace_fields
 from unskew.core.trees import Tree, Weights
 from unskew.errors import UsageError
 from unskew.round.clients import Clients
-from unskew.round.lanes import LaneViews
-from unskew.round.layers import Kernels
+from unskew.round.lane_views import LaneViews
+from unskew.round.layer_kernels import Kernels
 
 
 class StepInputs(NamedTuple):

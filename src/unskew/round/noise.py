@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unskew.core.keys import key
+from unskew.core.random_keys import key
 from unskew.core.shares import Noise
 from unskew.round.chunks import PAD_TO, Step, Work
 from unskew.round.clients import Broadcast, Clients

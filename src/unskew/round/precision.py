@@ -25,6 +25,9 @@ import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from unskew.errors import StateError
+from unskew.system.python_files import one_line
+
 FLOAT32, TF32 = "float32", "tf32"
 
 
@@ -131,6 +134,27 @@ def _deterministic_mode() -> Iterator[None]:
     finally:
         torch.use_deterministic_algorithms(mode, warn_only=warns)
         torch.utils.deterministic.fill_uninitialized_memory = fills
+
+
+@contextmanager
+def memory_errors(t: int, lanes: int) -> Iterator[None]:
+    """A context that raises StateError (E142) in place of torch's error if the GPU's memory is full.
+    t: the round. lanes: the clients that train side by side."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        text = f"round {t}: the GPU has not enough memory ({one_line(error)}). The last checkpoint is safe:"
+        fewer = f", or start another run with lanes={lanes // 2}" if lanes > 1 else ""
+        remedy = f"end other programs on the GPU and resume the run{fewer}."
+        raise StateError("E142", f"{text} {remedy}") from error
+
+
+def prepare_thread(device: torch.device) -> None:
+    """Initialise a thread that trains: it uses one core, and this GPU, on whose stream steps are recorded."""
+    torch.set_num_threads(1)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    keep_freed()
 
 
 # glibc's mallopt: M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD, M_ARENA_MAX

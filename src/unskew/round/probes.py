@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unskew.core.keys import numpy_key
+from unskew.core.random_keys import numpy_key
 from unskew.core.replies import Reply
 from unskew.core.trees import Weights
 from unskew.records.record import Record
@@ -28,7 +28,7 @@ from unskew.round.trainer import Trainer
 from unskew.system.machine import one_core
 
 MOST_ROWS = 2000
-"""Of more rows than this a fixed random subset is measured."""
+"""The most rows that are measured: a fixed random subset if there are more."""
 WeightsOf = Callable[[Reply, Broadcast], Weights]
 """The choice of a client's weights: `RunInspector.trained_weights` or `RunInspector.held_weights`."""
 Item = TypeVar("Item")
@@ -113,7 +113,7 @@ class RunInspector:
 
 
 MOST_CLIENTS = 50
-"""Of a larger cohort only this number of clients is measured, by id; diversity and exposure measure all."""
+"""The most clients of a cohort that are measured, in the order of ids; diversity and exposure measure all."""
 
 
 @dataclass(frozen=True)

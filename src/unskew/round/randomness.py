@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unskew.core.keys import Normal, key, numpy_key
+from unskew.core.random_keys import Normal, key, numpy_key
 
 DRAWS_PER_NUMBER = 4
 """The number of draws from the operating system that each noise value combines, so that rounding does not

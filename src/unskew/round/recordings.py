@@ -24,11 +24,12 @@ from unskew.core.trees import Tree, flat_tree, leaves
 from unskew.recorders.cuda_graphs import CudaGraphs
 from unskew.recorders.operators import Operators
 from unskew.round.chunks import Step
-from unskew.round.lanes import LaneViews
-from unskew.round.layers import Kernels, use_kernels
+from unskew.round.lane_views import LaneViews
+from unskew.round.layer_kernels import Kernels, use_kernels
 from unskew.round.noise import PAD_STEPS
-from unskew.round.optimise import Optimiser, optimiser
-from unskew.round.step import Feed, LaneState, LaneStep, Steps
+from unskew.round.optimisers import Optimiser, optimiser
+from unskew.round.samples import Feed
+from unskew.round.step import LaneState, LaneStep, Steps
 
 MOST_STAGES = 12
 """Maximum number of stages in memory; the least recently used stage is dropped first."""
@@ -129,9 +130,8 @@ class Stage:
         tensors = tensors_of(steps)
         self.held = {path: _room(t, shapes[path]) for path, t in leaves(tensors)}
         tree = _with_tensors(tensors, self.held)
-        clients, training, state = steps.clients, steps.clients.training, steps.state
-        lr = steps.start.lr if recordings.on_cpu else torch.full((), steps.start.lr, device=clients.device)
-        self.optimiser = optimiser(training.optimiser, lr, training.momentum, training.weight_decay)
+        clients, state = steps.clients, steps.state
+        self.optimiser = optimiser(clients.training, steps.start.lr, clients.device)
         lanes = len(self.held["lanes/id"]) if steps.axis.folded else len(state.loss_sum)
         self.state = LaneState(
             tree["weights"],
@@ -322,8 +322,8 @@ def _with_spare_rows(steps: Steps) -> Tree:
 
 
 def pad_rows(rows: torch.Tensor) -> torch.Tensor:
-    """[N, ...] -> [M, ...] with M >= N from a few lengths, at most a quarter or 16 rows more; no rows stay no
-    rows."""
+    """The rows [N, ...] followed by rows of zeros, [M, ...]. M takes few values, so that few shapes are
+    recorded, and exceeds N by at most a quarter, or 16; it is 0 if N is 0."""
     N = len(rows)
     apart = max(16, 1 << max(0, N.bit_length() - 3))
     more = -N % apart

@@ -20,16 +20,19 @@ import torch
 from torch import Tensor
 
 from unskew.core.client import NOISE_DEVIATIONS, Batch, Client, Measure, replace_fields
-from unskew.core.keys import add_noise
+from unskew.core.part import Part
+from unskew.core.random_keys import add_noise
 from unskew.core.shares import Noise, Share
 from unskew.core.trees import Tree, Weights, flat_tree, nested_tree, tree_map
+from unskew.core.trip import Trip, trip_index
+from unskew.core.user_parts import trip_answer
 from unskew.errors import UsageError
-from unskew.round.chunks import Step
+from unskew.round.chunks import Step, Work, poisson_rows
 from unskew.round.clients import Broadcast, Clients
-from unskew.round.lanes import LaneViews, ManyLanes, hidden_counts
-from unskew.round.layers import Kernels, use_kernels
+from unskew.round.lane_views import Axis, LaneViews, ManyLanes, hidden_counts
+from unskew.round.layer_kernels import Kernels, use_kernels
 from unskew.round.loss import ClientLoss, StepInputs
-from unskew.round.optimise import per_lane
+from unskew.round.optimisers import per_lane
 from unskew.round.samples import on_device
 
 HIDDEN_LEAVES = ("rows", "rows_weight", "round")
@@ -118,6 +121,28 @@ class PerSampleGradients:
         return counted.reshape(B, G, *t.shape[1:]).sum(0, dtype=torch.float64)
 
 
+def drawn_rows(clients: Clients, work: Work, t: int) -> list[np.ndarray]:
+    """The rows of each step of a client in round t, of which each is drawn independently."""
+    recipe, generator = clients.training.recipe_in(t), clients.chance.samples(t, work.client)
+    return poisson_rows(clients.samples.rows[work.client], work.steps(recipe.epochs), recipe.batch, generator)
+
+
+def noise_seed(clients: Clients, t: int, k: int) -> object:
+    """The seed of the random numbers of client k's steps in round t: the study's seed.
+
+    At a site that protects samples it is random and secret. The number that a sample receives depends on the
+    other samples of its step, so a reader who could draw the numbers again would learn about them.
+    """
+    if clients.apart is None or not clients.chance.secret:
+        return clients.fed.seed
+    return clients.chance.samples(t, k).bytes(32).hex()
+
+
+def withholds_loss(clients: Clients) -> bool:
+    """Whether replies omit the training loss, which has no noise: at a site that protects samples."""
+    return clients.apart is not None and clients.chance.secret
+
+
 NUMBERS_AT_ONCE = 1 << 24
 """The approximate number of values of single samples that are in memory at a time."""
 ROWS_AT_ONCE = 256
@@ -159,6 +184,39 @@ def with_sums(clients: Clients, c: Client, k: int, start: Broadcast, release: Re
         summed=NoisySums(clients, blind, k, start, release),
         floor=NOISE_DEVIATIONS * clients.apart.sum_noise,
     )
+
+
+def finish_with_sums(
+    p: Part, axis: Axis, views: LaneViews, work: Sequence[Work], weights: Weights, table: Tree
+) -> tuple[Tree, Tree]:
+    """The results of the Part's `finish`, (shares, private slice), stacked over lanes. Clients are processed
+    one after the other, with noisy sums in place of samples."""
+    clients, release = views.clients, Release(p.name, "finish", p.totals["finish"])
+    shared, kept = [], []
+    for g, one in enumerate(work):
+        w, lane = (tree_map(lambda t, g=g: axis.lane(t, g), tree) for tree in (weights, table))
+        c = with_sums(clients, views.client(p, lane, {}), one.client, views.start, release)
+        shares, mine = p.finish(views.whole(w), c)
+        shared.append(clip_to_bounds(shares, p.shares(clients.facts)))
+        kept.append(mine)
+    return axis.stack(shared), axis.stack(kept)
+
+
+def trip_with_sums(
+    trip: Trip, part: Part, clients: Clients, w: Weights, c: Client, k: int, start: Broadcast
+) -> Tree:
+    """Client k's answer in a trip, with noisy sums in place of samples. start: the broadcast.
+
+    The trip's index keys its noise. Raises UsageError (E108) if two trips of the Part run one function, and
+    so have one index.
+    """
+    try:
+        place = f"trip {trip_index(trip, part.trips)}"
+    except ValueError as error:
+        text = f"'{part.name}' cannot run here: {error}; give each a function of its own."
+        raise UsageError("E108", text) from None
+    c = with_sums(clients, c, k, start, Release(part.name, place, trip.sums))
+    return clip_to_bounds(trip_answer(trip, part, w, c), trip.shares(clients.facts))
 
 
 @dataclass

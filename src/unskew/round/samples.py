@@ -1,6 +1,6 @@
 """The samples of all clients as tensors: in memory, or read from a disk by a thread ahead of training.
 
-Copies to a GPU are asynchronous. Letters: N samples, K clients, C classes.
+`feeds` yields what each step reads of them. Letters: B batch, C classes, G lanes, K clients, N samples.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, cast
+from itertools import repeat
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -19,7 +20,9 @@ from torch import Tensor
 
 from unskew.core.trees import align
 from unskew.data.clients.partition import Index
-from unskew.data.storage.sample_rows import Rows
+from unskew.data.storage.rows_on_disk import Rows
+from unskew.round.chunks import Step
+from unskew.round.layer_kernels import DropoutMasks
 
 
 def on_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
@@ -46,6 +49,36 @@ class Samples:
     rows: Index | Sequence[np.ndarray]
     counts_KC: np.ndarray
     importance: Tensor | None = None
+
+
+class Feed(NamedTuple):
+    """The inputs of one step, on the device.
+
+    rows: [B*G], indices of the step's samples; for each place in the batch, one client after another.
+    local: [G], the number of steps that each lane has taken before. weight: [G, B], 1 for a sample and 0 for
+    padding; None without padding. dropout: the uniform numbers of each dropout layer, [G, B, ...].
+    x: the step's samples, [B*G, ...], if they were read from a disk; None if all are on the device.
+    """
+
+    rows: Tensor
+    local: Tensor
+    weight: Tensor | None
+    dropout: tuple[Tensor, ...]
+    x: Tensor | None = None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All tensors that differ between steps, in a fixed order."""
+        return [t for t in (self.rows, self.local, self.weight, self.x) if t is not None] + [*self.dropout]
+
+    def clone(self) -> Feed:
+        """A copy in memory of its own."""
+        weight, x = (None if t is None else t.clone() for t in (self.weight, self.x))
+        return Feed(self.rows.clone(), self.local.clone(), weight, tuple(t.clone() for t in self.dropout), x)
+
+    def inputs(self, samples: Samples) -> Tensor:
+        """The step's samples, [B*G, ...]."""
+        return samples.x.index_select(0, self.rows) if self.x is None else self.x
 
 
 READS_AHEAD = 4
@@ -131,6 +164,25 @@ class _StreamedRows(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, rows: Tensor, samples: StreamedSamples) -> tuple[Tensor, int]:  # type: ignore[override]
         return cast(Tensor, _StreamedRows.apply(rows.movedim(in_dims[0], 0), samples)), 0
+
+
+def feeds(plan: Sequence[Step], samples: Samples, dropout: DropoutMasks) -> Iterator[Feed]:
+    """The feed of each step, in order. Row numbers and weights of all steps are copied to the device at once;
+    dropout's numbers and samples from a disk follow step by step."""
+    device, x = samples.x.device, samples.x
+    by_sample = [step.rows_GB.T.ravel() for step in plan]
+    rows = on_device(np.concatenate(by_sample), device)
+    read = x.ahead(by_sample) if isinstance(x, StreamedSamples) else repeat(None)
+    local = on_device(np.concatenate([step.local_G for step in plan]), device)
+    masks = [step.weight_GB.ravel() for step in plan if step.weight_GB is not None]
+    weights = iter(on_device(np.concatenate(masks), device).split([len(m) for m in masks]) if masks else ())
+    by_step = zip(
+        plan, rows.split([step.rows_GB.size for step in plan]), local.split([step.width for step in plan])
+    )
+    for (step, index, before), x_step in zip(by_step, read):
+        weight = None if step.weight_GB is None else next(weights).view(step.width, step.size)
+        masks_at = tuple(on_device(numbers, device) for numbers in dropout.at(step))
+        yield Feed(index, before, weight, masks_at, x_step)
 
 
 def load_samples(x: np.ndarray, device: str | torch.device) -> Tensor:

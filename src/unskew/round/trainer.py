@@ -1,7 +1,7 @@
 """Local training of a round's clients: `Update` trains one chunk of them, `Trainer` all chunks on threads.
 
 A chunk is a group of clients that train together; each has one lane, an index on the first axis of stacked
-tensors (see `lanes` and `schedule`). `Update.run` calls the Parts' hooks in this order: `begin`, `starts`,
+tensors (see `lane_views` and `chunks`). `Update.run` calls the Parts' hooks in this order: `begin`, `starts`,
 the steps (see `step`), `finish`, `sends`, `encode`. The trainer also runs the client side of trips. Letters:
 G lanes.
 """
@@ -18,27 +18,32 @@ import torch
 
 from unskew.core import encoding
 from unskew.core.client import Fed, replace_fields
-from unskew.core.keys import key
 from unskew.core.method import Method
 from unskew.core.part import Part, Trip
+from unskew.core.random_keys import key
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights, tree_map
-from unskew.core.trip import trip_index
 from unskew.core.user_parts import trip_answer
-from unskew.errors import UsageError
 from unskew.recorders.cuda_graphs import CudaGraphs
 from unskew.recorders.operators import Operators
-from unskew.round import optimise, precision
 from unskew.round.chunks import Chunk, Step, chunks, poisson_steps, steps, widths
 from unskew.round.clients import Broadcast, Clients, LocalTraining
-from unskew.round.lanes import Axis, LaneViews, axis_for, lane_table, sent_table
-from unskew.round.layers import DropoutMasks, Kernels, model_draws, use_kernels
+from unskew.round.lane_views import Axis, LaneViews, axis_for, lane_table, sent_table
+from unskew.round.layer_kernels import DropoutMasks, Kernels, model_draws, use_kernels
 from unskew.round.noise import NoiseTables
-from unskew.round.precision import device_mode
+from unskew.round.optimisers import optimiser
+from unskew.round.precision import device_mode, prepare_thread
 from unskew.round.recordings import StepRecordings
-from unskew.round.sample_privacy import Release, clip_to_bounds, with_sums
+from unskew.round.sample_privacy import (
+    drawn_rows,
+    finish_with_sums,
+    noise_seed,
+    trip_with_sums,
+    withholds_loss,
+)
 from unskew.round.samples import Samples
-from unskew.round.step import LaneState, LaneStep, Steps, with_resting
+from unskew.round.step import LaneState, LaneStep, Steps
+from unskew.round.step_hooks import with_resting
 
 
 class Update:
@@ -53,13 +58,13 @@ class Update:
     ):
         self.clients, self.axis, self.chunk, self.start = clients, axis, chunk, start
         # a client that trains alone may have a second lane as filler; only lanes of `chunk.work` give replies
-        work, training = axis.work(chunk), clients.training
-        self.recipe = training.recipe_in(start.t)
+        work = axis.work(chunk)
+        self.recipe = clients.training.recipe_in(start.t)
         sent = [start.to(w.client) for w in work]
         self.private = [clients.private_state(private.get(w.client), to) for w, to in zip(work, sent)]
         plan = [axis.widened(step) for step in self._plan()]
         drops_out = bool(clients.mask_shapes)
-        streams = {w.client: clients.stream(start.t, w.client) for w in work}
+        streams = {w.client: noise_seed(clients, start.t, w.client) for w in work}
         generators = [key(streams[w.client], start.t, w.client, "dropout") for w in work] if drops_out else []
         dropout = DropoutMasks(clients.mask_shapes, chunk, generators)
         self.state = LaneState(
@@ -67,7 +72,7 @@ class Update:
             lane_table(clients, axis, work, self.private, start.t)
             | {"sent": sent_table(axis, sent) if start.own else {}},
             NoiseTables(clients, start, work, streams, widths(chunk, plan)),
-            optimise.optimiser(training.optimiser, self._rate(), training.momentum, training.weight_decay),
+            optimiser(clients.training, start.lr, clients.device),
             torch.zeros(len(work), device=clients.device),
         )
         self.steps = Steps(clients, axis, start, plan, dropout, chunk.frozen, self.state)
@@ -78,7 +83,8 @@ class Update:
         """The chunk's steps: over epochs in shuffled order, or with samples drawn independently."""
         clients, t, recipe = self.clients, self.start.t, self.recipe
         if recipe.apart:
-            return poisson_steps(self.chunk, {w.client: clients.drawn(w, t) for w in self.chunk.work}, recipe)
+            drawn = {w.client: drawn_rows(clients, w, t) for w in self.chunk.work}
+            return poisson_steps(self.chunk, drawn, recipe)
         return steps(self.chunk, {w.client: clients.orders(w.client, t) for w in self.chunk.work}, recipe)
 
     def run(self, replays: StepRecordings | None = None) -> list[Reply]:
@@ -101,9 +107,9 @@ class Update:
                     by_part[p.name] = tree_map(torch.clone, by_part.get(p.name, {}))
                 state.lane_table["round"] = by_part
                 for p in hooks["starts"]:
-                    self._start_at(
-                        axis.map(views.changing(p, p.starts, True), state.weights, state.lane_table)
-                    )
+                    weights = axis.map(views.changing(p, p.starts, True), state.weights, state.lane_table)
+                    for n, w in weights.items():
+                        state.weights[n].copy_(w)
                     if p.chooses:
                         received = {n: state.weights[n].clone() for n in fed.shared}
                         state.lane_table["sent"] = state.lane_table["sent"] | {"weights": received}
@@ -121,36 +127,12 @@ class Update:
                     sent = axis.map(views.changing(p, p.sends), sent, state.lane_table)
         return [self._reply(g, results, sent) for g in range(len(self.chunk.work))]
 
-    def _start_at(self, weights: Weights) -> None:
-        """Replace the weights by those that a Part's `starts` returned."""
-        for n, t in weights.items():
-            self.state.weights[n].copy_(t)
-
     def _finish(self, p: Part) -> tuple[Tree, Tree]:
-        """The result of the Part's `finish`: (shares, private slice), both stacked over lanes.
-
-        If a Part of the method protects samples, clients are processed one after the other, with noisy sums
-        in place of samples.
-        """
-        clients, views, axis, state = self.clients, self.views, self.axis, self.state
-        if clients.apart is None:
-            return axis.map(views.reading(p, p.finish), state.weights, state.lane_table)
-        release = Release(p.name, "finish", p.totals["finish"])
-        shared, kept = [], []
-        for g, work in enumerate(self.chunk.work):
-            w = tree_map(lambda t, g=g: axis.lane(t, g), state.weights)
-            lane = tree_map(lambda t, g=g: axis.lane(t, g), state.lane_table)
-            c = with_sums(clients, views.client(p, lane, {}), work.client, self.start, release)
-            shares, mine = p.finish(views.whole(w), c)
-            shared.append(clip_to_bounds(shares, p.shares(clients.facts)))
-            kept.append(mine)
-        return axis.stack(shared), axis.stack(kept)
-
-    def _rate(self) -> float | torch.Tensor:
-        """The learning rate. On a GPU it is a tensor, which recorded steps can read again with other
-        values."""
-        device = self.clients.device
-        return self.start.lr if device.type == "cpu" else torch.full((), self.start.lr, device=device)
+        """The result of the Part's `finish`: (shares, private slice), both stacked over lanes."""
+        views, axis, state = self.views, self.axis, self.state
+        if self.clients.apart:
+            return finish_with_sums(p, axis, views, self.chunk.work, state.weights, state.lane_table)
+        return axis.map(views.reading(p, p.finish), state.weights, state.lane_table)
 
     def _reply(self, g: int, results: Mapping[str, tuple[Tree, Tree]], sent: Weights) -> Reply:
         """The reply of the client in lane g. results: by Part, what `finish` returned: (shares, private
@@ -168,18 +150,15 @@ class Update:
             weights={n: w[n] for n in clients.sent},
             shares={name: select_lane(shares) for name, (shares, _) in results.items()},
             private={name: state for name, state in private.items() if state},
-            loss=0.0 if clients.withholds_loss else self.state.loss_sum[g] / work.samples_seen(self.recipe),
+            loss=0.0 if withholds_loss(clients) else self.state.loss_sum[g] / work.samples_seen(self.recipe),
         )
-        return self._encoded(g, reply) if clients.method.encoder else reply
-
-    def _encoded(self, g: int, reply: Reply) -> Reply:
-        """The reply with its weights encoded; each client is encoded separately, for any number of lanes."""
-        part = self.clients.method.encoder
-        assert part is not None
-        lane = tree_map(lambda t: self.axis.lane(t, g), self.state.lane_table)
-        c = replace_fields(self.views.client(part, lane, {}), mine=reply.private.get(part.name, {}))
-        with torch.no_grad():
-            return encoding.encode_reply(part, c, reply)
+        if part := clients.method.encoder:
+            # each client is encoded separately, for any number of lanes
+            c = self.views.client(part, select_lane(self.state.lane_table), {})
+            c = replace_fields(c, mine=reply.private.get(part.name, {}))
+            with torch.no_grad():
+                return encoding.encode_reply(part, c, reply)
+        return reply
 
 
 Item = TypeVar("Item")
@@ -208,7 +187,7 @@ class Trainer(Clients):
         recorders = {"cpu": Operators, "cuda": CudaGraphs}
         kind = recorders.get(self.device.type)
         self.replays = StepRecordings(kind(), lanes) if kind else None
-        self._pool = ThreadPoolExecutor(self.workers, initializer=_prepare_thread, initargs=(self.device,))
+        self._pool = ThreadPoolExecutor(self.workers, initializer=prepare_thread, initargs=(self.device,))
 
     def close(self) -> None:
         """End the threads and drop the work that waits for them."""
@@ -250,30 +229,9 @@ class Trainer(Clients):
                 w = self.held_weights(to, state)
                 c = self.client(k, to, part.name, w, state)
                 if self.apart:
-                    release = Release(part.name, _trip_name(trip, part), trip.sums)
-                    tree = trip_answer(trip, part, w, with_sums(self, c, k, start, release))
-                    tree = clip_to_bounds(tree, trip.shares(self.facts))
+                    tree = trip_with_sums(trip, part, self, w, c, k, start)
                 else:
                     tree = trip_answer(trip, part, w, c)
                 return Reply(k, float(self.fed.sizes[k]), {}, {part.name: self.placed(tree)})
 
         return self.each(answer, [k for k in ids if self.fed.sizes[k]])
-
-
-def _trip_name(trip: Trip, part: Part) -> str:
-    """A name of the trip, unique within its Part, by which its noise is drawn. Raises UsageError (E108) if
-    two trips run one function."""
-    try:
-        return f"trip {trip_index(trip, part.trips)}"
-    except ValueError as error:
-        raise UsageError(
-            "E108", f"'{part.name}' cannot run here: {error}; give each a function of its own."
-        ) from None
-
-
-def _prepare_thread(device: torch.device) -> None:
-    """Initialise a worker thread: it uses one core, and this GPU, on whose stream steps are recorded."""
-    torch.set_num_threads(1)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    precision.keep_freed()

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from unskew.core import encoding
-from unskew.core.account import Account
 from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import Part
+from unskew.core.privacy_account import Account
 from unskew.core.trees import bytes_text, size_in_bytes
 from unskew.privacy.secure_aggregation import LEAST_SITES, SecureAggregation
 from unskew.round.ledger import wire_bytes

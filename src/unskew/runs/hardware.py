@@ -28,8 +28,8 @@ from unskew.core.part import Part
 from unskew.core.trees import bytes_text, size_in_bytes
 from unskew.data.clients.federation import Federation
 from unskew.errors import UsageError, excerpt, suggestion
-from unskew.round.lanes import ManyLanes
-from unskew.round.layers import Kernels, use_kernels
+from unskew.round.lane_views import ManyLanes
+from unskew.round.layer_kernels import Kernels, use_kernels
 from unskew.round.precision import TF32, device_mode
 from unskew.runs import model_trial
 from unskew.runs.model_trial import TRIAL_LANES

@@ -22,8 +22,8 @@ from unskew.core.modules import batch_norms, tensor_roles
 from unskew.core.network import Network
 from unskew.core.trees import Weights
 from unskew.errors import UsageError
-from unskew.round.lanes import Axis, ManyLanes, SingleLane
-from unskew.round.layers import Kernels, mask_shapes, use_kernels
+from unskew.round.lane_views import Axis, ManyLanes, SingleLane
+from unskew.round.layer_kernels import Kernels, mask_shapes, use_kernels
 from unskew.system import python_files
 from unskew.tasks.task import Task
 

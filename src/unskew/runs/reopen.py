@@ -31,9 +31,9 @@ from unskew.round.loop import broadcast
 from unskew.round.run import Run
 from unskew.runs import resolve
 from unskew.runs.callbacks import BEST_FILE
-from unskew.runs.coverage import check_used
 from unskew.runs.predictions import TrainedRun
 from unskew.runs.run_folder import recorded_revision
+from unskew.runs.score_coverage import check_used
 from unskew.system import disk, python_files
 from unskew.system.python_files import GIVEN_OBJECT
 from unskew.tasks.task import task_of

@@ -17,10 +17,10 @@ from unskew import data, models
 from unskew.config import TRACKERS, Settings
 from unskew.core import module_inputs
 from unskew.core.client import Batch, Fed
-from unskew.core.keys import key, numpy_key
 from unskew.core.method import Method, stage_remarks, sum_problem, sums_released
 from unskew.core.network import Network
 from unskew.core.part import Part, overrides
+from unskew.core.random_keys import key, numpy_key
 from unskew.core.user_parts import is_own
 from unskew.data.clients.federation import Federation
 from unskew.data.data_overview import with_warnings

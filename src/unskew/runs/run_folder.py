@@ -35,7 +35,7 @@ from unskew.core.method import more_rounds_problem
 from unskew.core.trees import Tree
 from unskew.data.clients.federation import Federation
 from unskew.data.samples.dataset import SAMPLE_WEIGHT
-from unskew.data.storage.sample_rows import Rows, row_digests
+from unskew.data.storage.rows_on_disk import Rows, row_digests
 from unskew.errors import Paused, StateError, UsageError
 from unskew.records import checkpoints, record, schema
 from unskew.records.checkpoints import MODEL, Checkpoint, State
@@ -48,8 +48,8 @@ from unskew.round.run import Run
 from unskew.runs import hardware, predictions, resolve
 from unskew.runs.assemble import loop_of
 from unskew.runs.callbacks import callbacks_of
-from unskew.runs.coverage import check_used
 from unskew.runs.disclosure import account_entries
+from unskew.runs.score_coverage import check_used
 from unskew.system import disk
 from unskew.system.python_files import GIVEN_OBJECT, one_line
 from unskew.version import revision
@@ -224,7 +224,7 @@ class RunFolder:
         loop = self.opened(checkpoint)
         if checkpoint and checkpoint[1].get("ends"):
             loop.end_with(checkpoint[1]["ends"])
-        loop.audience = CallbackList(
+        loop.callbacks = CallbackList(
             (*callbacks_of(self.run.settings, self.path), *self.run.callbacks), self.run, loop.record
         )
         self._account(loop)
@@ -235,17 +235,17 @@ class RunFolder:
             shown(after, summary)
 
         try:
-            loop.audience.begun(checkpoint[1]["t"] if checkpoint else 0, loop.last)
+            loop.callbacks.begun(checkpoint[1]["t"] if checkpoint else 0, loop.last)
             now = self._first(loop, checkpoint, say)
             for after in remaining_rounds(loop, now, save):
                 now = after
             self._finish(now)
             check_used(self.run, loop.record)
-            loop.audience.ended("done")
+            loop.callbacks.ended("done")
         except BaseException as error:
             with suppress(Exception):  # the error that ends the run is the one to report
                 self.flush(loop)
-            loop.audience.ended(one_line(error))
+            loop.callbacks.ended(one_line(error))
             raise
         finally:
             loop.trainer.close()

@@ -1,34 +1,4 @@
-"""The built-in metrics, by the kind of labels.
-
-How well scores rank positives above negatives:
-    AUROC   P(s_i > s_j) + P(s_i = s_j) / 2 of a random positive i and a random negative j
-    AP      sum_n (R_n - R_(n-1)) P_n over the distinct scores in descending order, R recall and P precision
-
-One class per sample, in addition to accuracy:
-    auroc, map          each class against the others, mean over classes; for two classes that of the second
-    macro_f1            mean over classes of 2 TP / (2 TP + FP + FN)
-    balanced_accuracy   mean over classes of recall
-    ece                 sum_b n_b/N |accuracy_b - confidence_b| over 15 bins of confidence
-                        (Guo et al., ICML 2017)
-    perplexity          exp of the mean over samples of -log p_y; for the next word among C, chance level is C
-                        and the optimum 1
-    brier               mean over samples of sum_c (p_c - y_c)^2, in [0, 2]
-                        (Brier, Monthly Weather Review 1950)
-Means are over the classes among the test samples; AUROC also needs samples of other classes.
-
-Several labels per sample, predicted if the probability exceeds 0.5:
-    auroc, map   each label separately, mean over labels
-    micro_f1     2 TP / (2 TP + FP + FN), counted over all labels together
-    macro_f1     F1 of each label separately, mean over labels
-Means are over the labels that some samples have; AUROC also needs samples without the label.
-
-Numbers, in addition to RMSE and MAE:
-    r2             1 - sum (g - y)^2 / sum (y - mean y)^2
-    median_error   median |g - y|, in the unit of the target; robust to outliers
-
-A class for every token, in addition to token accuracy:
-    perplexity   exp of the mean over all labelled places of -log p_y; for the next word among C, chance level
-                 is C and the optimum 1
+"""The built-in metrics, by the kind of labels; means are over the classes or labels with a defined score.
 
 Letters: N samples, B bins of confidence, C classes, L labels, T tokens, y targets, g predictions.
 """
@@ -43,7 +13,8 @@ from unskew.data.samples.dataset import NO_LABEL
 
 
 def auroc(positive_N: np.ndarray, score_N: np.ndarray) -> float | None:
-    """Area under the ROC curve, in [0, 1]; None (undefined) without a positive or without a negative."""
+    """Area under the ROC curve, in [0, 1]: P(s_i > s_j) + P(s_i = s_j) / 2 of a random positive i and a
+    random negative j. None (undefined) without a positive or without a negative."""
     positives, negatives = int(positive_N.sum()), int((~positive_N).sum())
     if not positives or not negatives:
         return None
@@ -53,7 +24,8 @@ def auroc(positive_N: np.ndarray, score_N: np.ndarray) -> float | None:
 
 
 def average_precision(positive_N: np.ndarray, score_N: np.ndarray) -> float | None:
-    """Average precision, in [0, 1]; None (undefined) without a positive."""
+    """Average precision, in [0, 1]: sum_n (R_n - R_(n-1)) P_n over the distinct scores in descending order,
+    with recall R and precision P. None (undefined) without a positive."""
     if not positive_N.any():
         return None
     from sklearn.metrics import average_precision_score  # slow to import
@@ -62,7 +34,8 @@ def average_precision(positive_N: np.ndarray, score_N: np.ndarray) -> float | No
 
 
 def class_auroc(y_N: np.ndarray, p_NC: np.ndarray) -> float | None:
-    """Mean AUROC over classes, in [0, 1]; None if only one class is present."""
+    """Mean over classes of the AUROC of each against the others, in [0, 1]; for two classes that of the
+    second. None if only one class is present."""
     return _over_classes(auroc, y_N, p_NC)
 
 
@@ -84,13 +57,15 @@ def ece(y_N: np.ndarray, p_NC: np.ndarray) -> float:
 
 
 def brier(y_N: np.ndarray, p_NC: np.ndarray) -> float:
-    """Brier score, in [0, 2]; 0 is perfect."""
+    """Brier score (Brier, Monthly Weather Review 1950): mean over samples of sum_c (p_c - y_c)^2, in [0,
+    2]."""
     p = p_NC.astype(np.float64)
     return float(((p**2).sum(1) - 2 * p[np.arange(len(y_N)), y_N] + 1).mean())
 
 
 def class_perplexity(y_N: np.ndarray, p_NC: np.ndarray) -> float:
-    """Perplexity, at least 1. Probabilities are clipped from below at the smallest normal float32."""
+    """Perplexity, exp of the mean over samples of -log p_y, at least 1. For the next word among C, chance
+    level is C. Probabilities are clipped from below at the smallest normal float32."""
     return _perplexity(p_NC[np.arange(len(y_N)), y_N])
 
 
@@ -99,8 +74,8 @@ def _perplexity(p_N: np.ndarray) -> float:
 
 
 def class_macro_f1(y_N: np.ndarray, guess_N: np.ndarray) -> float:
-    """Mean F1 over the classes that are present, in [0, 1]: the `macro_f1` of the whole test set, which is
-    always recorded."""
+    """Mean of 2 TP / (2 TP + FP + FN) over the classes that are present, in [0, 1]: the `macro_f1` of the
+    whole test set, which is always recorded."""
     classes = np.unique(y_N)
     both = [int(((y_N == c) & (guess_N == c)).sum()) for c in classes]
     either = [int((y_N == c).sum() + (guess_N == c).sum()) for c in classes]
@@ -133,7 +108,8 @@ CLASS_METRICS = {"macro_f1": class_macro_f1, "balanced_accuracy": balanced_accur
 
 
 def label_auroc(y_NL: np.ndarray, p_NL: np.ndarray) -> float | None:
-    """Mean AUROC over labels, in [0, 1]; None if no label is both present and absent among the samples."""
+    """Mean over labels of the AUROC of each, in [0, 1]; None if no label is both present and absent among the
+    samples."""
     return _over_labels(auroc, y_NL, p_NL)
 
 
@@ -143,7 +119,8 @@ def label_average_precision(y_NL: np.ndarray, p_NL: np.ndarray) -> float | None:
 
 
 def label_micro_f1(y_NL: np.ndarray, p_NL: np.ndarray) -> float | None:
-    """Micro F1, in [0, 1]; None if no label is present or predicted."""
+    """Micro F1, 2 TP / (2 TP + FP + FN) counted over all labels together, in [0, 1]; a label is predicted if
+    its probability exceeds 0.5. None if no label is present or predicted."""
     guess = p_NL > 0.5
     either = int(y_NL.sum() + guess.sum())
     return 2 * int((y_NL & guess).sum()) / either if either else None
@@ -171,8 +148,8 @@ LABEL_METRICS = {
 
 
 def r2(y_N: np.ndarray, guess_N: np.ndarray) -> float | None:
-    """Coefficient of determination, at most 1; None (undefined) if all targets are equal. Of several targets,
-    [N, K], the mean over those that differ."""
+    """Coefficient of determination, 1 - sum (g - y)^2 / sum (y - mean y)^2, at most 1; None (undefined) if
+    all targets are equal. For several targets, [N, K], the mean over those that differ."""
     y = y_N.astype(np.float64)
     if y.ndim > 1:
         values = [value for y, g in zip(y.T, guess_N.T) if (value := r2(y, g)) is not None]
@@ -183,8 +160,8 @@ def r2(y_N: np.ndarray, guess_N: np.ndarray) -> float | None:
 
 
 def median_error(y_N: np.ndarray, guess_N: np.ndarray) -> float | None:
-    """Median absolute error, in the unit of the target; None (undefined) for several targets, [N, K], which
-    have no common unit."""
+    """Median of |g - y|, in the unit of the target and robust to outliers; None (undefined) for several
+    targets, [N, K], which have no common unit."""
     if y_N.ndim > 1:
         return None
     return float(np.median(np.abs(guess_N - y_N.astype(np.float64))))
@@ -194,7 +171,8 @@ NUMBER_METRICS = {"r2": r2, "median_error": median_error}
 
 
 def token_perplexity(y_NT: np.ndarray, p_NT: np.ndarray) -> float | None:
-    """Perplexity, at least 1; None if no place has a label. p_NT: the probability of each place's label.
+    """Perplexity over all labelled places, at least 1; None if there are none. p_NT: the probability of each
+    place's label.
 
     Probabilities are clipped from below at the smallest normal float32.
     """

@@ -1,46 +1,8 @@
 """Tasks: classification, several labels, regression, segmentation, and labels of tokens.
 
-The labels determine the task. A task defines targets, loss, predictions and scores.
-
-Classification    cross-entropy against class distributions, and scores from a confusion matrix
-    balanced weights    v_c = N / (C n_c) of C classes with n_c of the N samples, whose mean over samples is 1
-                        (King and Zeng, Political Analysis 2001; scikit-learn's "balanced")
-
-Several labels    each label is present or absent, trained with binary cross-entropy
-    loss        mean_l -(y_l log s(z_l) + (1 - y_l) log(1 - s(z_l))),   s the logistic function
-    predicted   the labels with s(z_l) > 1/2
-    sample F1   2 |P and G| / (|P| + |G|) of the predicted and true labels of a sample, 1 if both are empty;
-                the mean over samples. It is the main score because the score of all rows follows from those
-                of the clients.
-
-Regression        a number for every sample, trained with squared or absolute error, scored in its own unit
-    target      u = (y - center) / scale, which is compared with the model's one output z
-    mse, mae    (z - u)^2, |z - u|
-    RMSE        sqrt(mean (g - y)^2)        of predictions g = center + scale z
-    MAE         mean |g - y|
-    R2          1 - sum (g - y)^2 / sum (y - mean y)^2; left out where all targets are equal
-    Of several targets a sample, the loss is the mean over targets, and so is R2; RMSE and MAE are of errors
-    (g - y) / scale, because units differ, and their means are over samples and targets. `rmse:NAME` is that
-    of one target, in its own unit.
-    A prediction that is not finite counts as LARGEST_ERROR, so that no mean leaves it out.
-
-Segmentation      a class for every pixel, trained with cross-entropy and soft Dice, scored by Dice
-    soft Dice   1 - mean_c (2 sum_p p_c y_c + e) / (sum_p p_c + sum_p y_c + e),   e = 1e-5, over all C classes
-    ce          mean_p -sum_c y_c log softmax(z)_c
-    ce+dice     the mean of both, as FedFA's public code trains its U-Net (Zhou & Konukoglu, ICLR 2023)
-    Dice        2 |P and G| / (|P| + |G|) of an image and a class: left out where both masks are empty, 0
-                where one is
-    Every sum runs over the pixels of one sample, so a batch's loss is a mean over samples.
-
-Tokens            a class for every token of a sample: the next word, or the kind of each word
-    loss             the mean of -log softmax(z)_y over a sample's labelled places, in nats
-    token accuracy   the share of a sample's labelled places where the likeliest class is the true one; the
-                     mean over samples
-    Places without a label, such as padding, have the label -1 and are ignored; every sample has at least one
-    labelled place.
-
-Further scores are in `tasks/metrics.py`. Letters: N samples or images, B batch, C classes (0 is the
-background of masks), L labels, P pixels, T tokens.
+The labels determine the task, and a task defines targets, loss, predictions and scores. Further scores are in
+`tasks/metrics.py`. Letters: N samples or images, B batch, C classes (0 is the background of masks), L labels,
+P pixels, T tokens.
 """
 
 from __future__ import annotations
@@ -69,7 +31,7 @@ class Task(ABC):
 
     own_loss: a user's loss, which replaces the task's.
     Letters: N samples, B batch, C classes, or 1 for a number; `...` stands for the pixels of a mask, and for
-    nothing else. Of labels at every token, [B, T], outputs are [B, T, C] and targets the labels themselves.
+    nothing else. With labels at every token, [B, T], outputs are [B, T, C] and targets the labels themselves.
     """
 
     own_loss: LossFunction | None = field(default=None, compare=False, kw_only=True)
@@ -112,7 +74,8 @@ class Task(ABC):
 
 @dataclass(frozen=True)
 class Classification(Task):
-    """One class for every sample. weights_C: the weight of each class in the loss; None for 1."""
+    """One class for every sample, trained with cross-entropy against class distributions, scored by a
+    confusion matrix. weights_C: the weight of each class in the loss; None for 1."""
 
     weights_C: Tensor | None = field(default=None, compare=False)
     name: ClassVar[str] = "classification"
@@ -166,7 +129,14 @@ def _class_scores(right_C: np.ndarray, true_C: np.ndarray, guessed_C: np.ndarray
 
 @dataclass(frozen=True)
 class MultiLabel(Task):
-    """Any number of labels for every sample."""
+    """Any number of labels for every sample, each present or absent, trained with binary cross-entropy.
+
+    loss        mean_l -(y_l log s(z_l) + (1 - y_l) log(1 - s(z_l))),   s the logistic function
+    predicted   the labels with s(z_l) > 1/2
+    sample F1   2 |P and G| / (|P| + |G|) of the predicted and true labels of a sample, 1 if both are empty;
+                the mean over samples. It is the main score because the score of all rows follows from those
+                of the clients.
+    """
 
     name: ClassVar[str] = "multilabel"
     main_score: ClassVar[str] = "sample_f1"
@@ -202,9 +172,19 @@ LARGEST_ERROR = 1e30
 
 @dataclass(frozen=True)
 class Regression(Task):
-    """A number for every sample, or several. center, scale: of each; a float for a single one. kind: the
-    training loss, "mse" or "mae". names: of several targets that are also scored one by one. Letter K:
-    targets."""
+    """A number for every sample, or several, trained with squared or absolute error, scored in its own unit.
+
+    target      u = (y - center) / scale, which is compared with the model's output z
+    mse, mae    (z - u)^2, |z - u|
+    RMSE, MAE   sqrt(mean (g - y)^2), mean |g - y|       of predictions g = center + scale z
+    R2          1 - sum (g - y)^2 / sum (y - mean y)^2; left out where all targets are equal
+
+    For several targets, loss and R2 are means over targets; RMSE and MAE are of errors (g - y) / scale,
+    because units differ, and `rmse:NAME` is that of one target, in its own unit. A prediction that is not
+    finite counts as LARGEST_ERROR, so that no mean leaves it out. center, scale: of each target; a float for
+    a single one. kind: the training loss, "mse" or "mae". names: of several targets that are also scored one
+    by one. Letter K: targets.
+    """
 
     center: Constants = 0.0
     scale: Constants = 1.0
@@ -274,7 +254,17 @@ SEGMENTATION_LOSSES = ("ce", "dice", "ce+dice")
 
 @dataclass(frozen=True)
 class Segmentation(Task):
-    """A class for every pixel. kind: the training loss, "ce", "dice" or "ce+dice"."""
+    """A class for every pixel, trained with cross-entropy and soft Dice, scored by Dice.
+
+    soft Dice   1 - mean_c (2 sum_p p_c y_c + e) / (sum_p p_c + sum_p y_c + e),   e = 1e-5, over all C classes
+    ce          mean_p -sum_c y_c log softmax(z)_c
+    ce+dice     the mean of both, as FedFA's public code trains its U-Net (Zhou & Konukoglu, ICLR 2023)
+    Dice        2 |P and G| / (|P| + |G|) of an image and a class: left out where both masks are empty, 0
+                where one is
+
+    Every sum runs over the pixels of one sample, so a batch's loss is a mean over samples. kind: the training
+    loss, "ce", "dice" or "ce+dice".
+    """
 
     kind: str = "ce+dice"
     name: ClassVar[str] = "segmentation"
@@ -362,7 +352,13 @@ def _mean_over_present(dice_NC: np.ndarray, in_NC: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class TokenLabels(Task):
-    """A class for every labelled token. places: the number of tokens of a sample; 0: the sample's length."""
+    """A class for every labelled token of a sample: the next word, or the kind of each word.
+
+    The loss is the mean of -log softmax(z)_y over a sample's labelled places, in nats; token accuracy is the
+    share of them where the likeliest class is the true one, and its mean over samples. Places without a
+    label, such as padding, have the label -1 and are ignored; every sample has a labelled place. places: the
+    number of tokens of a sample; 0: the sample's length.
+    """
 
     places: int = 0
 
@@ -409,7 +405,10 @@ def _of_labels(values_BTC: Tensor, y_BT: Tensor) -> Tensor:
 
 def class_weights(text: str, counts_C: np.ndarray) -> Tensor:
     """The setting `class_weights`, balanced or numbers, as float32 [C]. counts_C: training samples of each
-    class; a class without any has the balanced weight 1.
+    class.
+
+    Balanced weights are v_c = N / (C n_c) for C classes with n_c of the N samples, with mean 1 over samples
+    (King and Zeng, Political Analysis 2001; scikit-learn's "balanced"); a class without samples has weight 1.
 
     Raises UsageError (E109) for another number of weights than of classes.
     """

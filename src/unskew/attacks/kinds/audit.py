@@ -33,12 +33,12 @@ import torch
 
 from unskew.attacks import shadows
 from unskew.attacks.attack import Attack, Outcome, Score
-from unskew.attacks.scene import Scene
-from unskew.core.keys import numpy_key
+from unskew.attacks.target_run import TargetRun
+from unskew.core.random_keys import numpy_key
 from unskew.core.trees import Weights
 from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
-from unskew.formats.ranges import BelowOne, Count, PositiveFraction
+from unskew.formats.setting_ranges import BelowOne, Count, PositiveFraction
 from unskew.records import schema
 from unskew.round.loop import remaining_rounds
 from unskew.round.run import Run
@@ -100,7 +100,8 @@ def bound(counts: tuple[int, int, int], delta: float, confidence: float = 0.95) 
 
 
 def count_guesses(scores_M: np.ndarray, inside_M: np.ndarray, share: float) -> tuple[int, int, int]:
-    """(m, r, v): half of the share with the highest scores is guessed as in, half with the lowest as out."""
+    """(m, r, v): the number of canaries, of guesses and of right guesses. A share of the canaries is guessed:
+    the half of it with the highest scores as trained on, the half with the lowest as left out."""
     m = len(scores_M)
     half = min(m // 2, max(1, round(share * m / 2)))  # nothing is guessed of one canary, and of none twice
     order = np.argsort(scores_M, kind="stable")
@@ -135,17 +136,17 @@ class Audit(Attack):
     alone: ClassVar[str] = "it trains the run once more; name it, or use unskew audit"
     one_input: ClassVar[bool] = False
 
-    def refuse(self, scene: Scene) -> str | None:
-        if scene.run.task.name != "classification":
+    def refuse(self, target: TargetRun) -> str | None:
+        if target.run.task.name != "classification":
             return "it needs one label a sample"
-        if not scene.sent:
+        if not target.sent:
             return "its clients send no weights"
-        if len(self._canaries(scene.federation)):
+        if len(self._canaries(target.federation)):
             return None
         return "every sample is held by several of its clients"
 
-    def attempt(self, scene: Scene, seed: int) -> Outcome:
-        federation = scene.federation
+    def attempt(self, target: TargetRun, seed: int) -> Outcome:
+        federation = target.federation
         rng = numpy_key(seed, "canaries", self.unit)
         canaries = self._canaries(federation)
         if self.unit == "sample":
@@ -156,15 +157,15 @@ class Audit(Attack):
         if not any(map(len, lists)):
             return self._outcome(
                 (len(canaries), 0, 0),
-                claim_of(scene, self.unit, scene.run),
+                claim_of(target, self.unit, target.run),
                 ("nothing was left to train on",),
             )
         again = resolve.run_on(
-            replace(federation, train=Index.of(lists), y=y), scene.run.settings, scene.run.method
+            replace(federation, train=Index.of(lists), y=y), target.run.settings, target.run.method
         )
-        sure = self._sure(scene, y, canaries, train_model(again))
+        sure = self._sure(target, y, canaries, train_model(again))
         counts = count_guesses(sure, inside, self.share if self.unit == "sample" else 1.0)
-        return self._outcome(counts, claim_of(scene, self.unit, again), ())
+        return self._outcome(counts, claim_of(target, self.unit, again), ())
 
     def _canaries(self, federation: Federation) -> np.ndarray:
         """The candidates for canaries: rows of a single client each, or clients."""
@@ -201,14 +202,16 @@ class Audit(Attack):
             y[canaries] = rng.integers(0, federation.n_classes, len(canaries))
         return [rows[~np.isin(rows, canaries[~inside])] for rows in federation.train], y
 
-    def _sure(self, scene: Scene, y: np.ndarray, canaries: np.ndarray, weights: Weights) -> np.ndarray:
+    def _sure(self, target: TargetRun, y: np.ndarray, canaries: np.ndarray, weights: Weights) -> np.ndarray:
         """[M]: the confidence in each canary's class; of a client the mean over its samples."""
         rows = (
-            [canaries] if self.unit == "sample" else [np.asarray(scene.federation.train[k]) for k in canaries]
+            [canaries]
+            if self.unit == "sample"
+            else [np.asarray(target.federation.train[k]) for k in canaries]
         )
         index = torch.as_tensor(np.concatenate(rows))
         own = torch.as_tensor(y)[index]
-        sure = shadows.confidences(scene, [weights], scene.seen(scene.stored(index)), own)[0]
+        sure = shadows.confidences(target, [weights], target.seen(target.stored(index)), own)[0]
         if self.unit == "sample":
             return sure
         ends = np.cumsum([len(r) for r in rows])[:-1]
@@ -237,17 +240,17 @@ def train_model(run: Run) -> Weights:
     return now.weights
 
 
-def claim_of(scene: Scene, unit: str, again: Run) -> Claim:
+def claim_of(target: TargetRun, unit: str, again: Run) -> Claim:
     """The claim for the merged model and one canary: by privacy.json, or for the audited run if that is
     weaker.
 
     unit: of a canary. A Part that protects samples (DP-SGD) claims nothing for clients, and a Part that
     protects clients has a weaker claim for samples.
     """
-    kept = schema.read_privacy(scene.path)
+    kept = schema.read_privacy(target.path)
     anew = accounts(again.method, again.fed, again.federation.label_counts)
     claims = [NO_CLAIM]
-    for part in scene.run.method.parts:
+    for part in target.run.method.parts:
         readings = kept.get(part.name, {}).get("epsilons", [])
         if (
             not readings

@@ -23,12 +23,12 @@ from torch import Tensor, nn
 
 from unskew.attacks import success
 from unskew.attacks.attack import Attack, Outcome, Score, share_of
-from unskew.attacks.auxiliary import LEAST, unseen
-from unskew.attacks.decoders import Lesson, fit
+from unskew.attacks.auxiliary_samples import LEAST, unseen
+from unskew.attacks.decoders import TrainingSet, fit
 from unskew.attacks.payloads import Exchanges, activations, at_cut, clearest, inputs, part_of
-from unskew.attacks.scene import Scene
-from unskew.core.keys import numpy_key
-from unskew.formats.ranges import Count
+from unskew.attacks.target_run import TargetRun
+from unskew.core.random_keys import numpy_key
+from unskew.formats.setting_ranges import Count
 from unskew.methods.fedmix import FedMix
 from unskew.methods.flea import FLea
 
@@ -88,28 +88,28 @@ class Context(Attack):
         "exchanges": "ends",
     }
 
-    def refuse(self, scene: Scene) -> str | None:
-        flea, shape = part_of(scene, FLea), list(scene.run.fed.shape)
-        if flea is None and part_of(scene, FedMix) is None:
+    def refuse(self, target: TargetRun) -> str | None:
+        flea, shape = part_of(target, FLea), list(target.run.fed.shape)
+        if flea is None and part_of(target, FedMix) is None:
             return "its clients share neither activations of samples (FLea) nor averages of inputs (FedMix)"
-        if flea is not None and (scene.final.t < 2 or not flea.trips):
+        if flea is not None and (target.final.t < 2 or not flea.trips):
             return "FLea shares activations after every round but the last, and this run has none"
         if len(shape) != 3 or min(shape[1:]) < CORNER + self.marker:
             return f"a marker of {self.marker} pixels does not fit into samples of shape {shape}"
         return None
 
-    def attempt(self, scene: Scene, seed: int) -> Outcome:
-        if part := part_of(scene, FLea):
-            takens, group = activations(scene, part, self.exchanges), 1
-            sent: Sent = lambda x: at_cut(scene, taken, x)  # noqa: E731
+    def attempt(self, target: TargetRun, seed: int) -> Outcome:
+        if part := part_of(target, FLea):
+            takens, group = activations(target, part, self.exchanges), 1
+            sent: Sent = lambda x: at_cut(target, taken, x)  # noqa: E731
         else:
-            mix = part_of(scene, FedMix)
+            mix = part_of(target, FedMix)
             assert mix is not None
-            takens, group = [inputs(scene, mix)], mix.group
+            takens, group = [inputs(target, mix)], mix.group
             sent = lambda x: torch.stack([g.mean(0) for g in x.split(group)])  # noqa: E731
         every = torch.unique(torch.cat([taken.x for taken in takens]), dim=0)
-        own = unseen(scene.federation, every, seed, most=group * max(self.own, default=LEAST))
-        taken = clearest(scene, takens, own.take(np.arange(min(len(own), MOST_READ))), seed)
+        own = unseen(target.federation, every, seed, most=group * max(self.own, default=LEAST))
+        taken = clearest(target, takens, own.take(np.arange(min(len(own), MOST_READ))), seed)
         rows = torch.as_tensor(numpy_key(seed, "attacked").permutation(len(taken.x))[: self.samples * group])
         marker = Marker.on(own.x, self.marker)
         shared, marks = _marked(marker, taken.x[rows], group, numpy_key(seed, "marks", "clients"))
@@ -117,8 +117,8 @@ class Context(Attack):
         scores = list[Score]()
         for n in sizes:
             mine, marks_of_mine = _marked(marker, own.x[: n * group], group, numpy_key(seed, "marks", "own"))
-            lesson = Lesson(sent(mine), marks_of_mine.long(), self.steps, seed)
-            z = fit(lesson, _classifier(lesson.sent.shape[1:]), F.cross_entropy)(sent(shared))
+            training = TrainingSet(sent(mine), marks_of_mine.long(), self.steps, seed)
+            z = fit(training, _classifier(training.sent.shape[1:]), F.cross_entropy)(sent(shared))
             sure = (z[:, 1] - z[:, 0]).cpu().numpy()
             scores += _scores(taken.share, f"{n} own samples", sure, marks, (seed, n == sizes[-1]))
         return Outcome(tuple(scores), f"{len(own)} {own.name}")
@@ -138,7 +138,7 @@ def _marked(marker: Marker, x: Tensor, group: int, rng: np.random.Generator) -> 
 
 
 def _classifier(shape: torch.Size) -> nn.Module:
-    """Of maps: conv 1x1, conv 3x3 of stride 2, conv 1x1, dense; of vectors: one hidden layer."""
+    """A network for maps (conv 1x1, conv 3x3 of stride 2, conv 1x1, dense) or vectors (one hidden layer)."""
     if len(shape) != 3:
         return nn.Sequential(nn.Flatten(), nn.Linear(shape.numel(), 64), nn.ReLU(), nn.Linear(64, 2))
     left = -(-shape[1] // 2) * -(-shape[2] // 2)

@@ -32,15 +32,15 @@ from torch import Tensor
 
 from unskew.attacks import shadows, success
 from unskew.attacks.attack import Attack, Outcome, Score, share_of
-from unskew.attacks.auxiliary import Samples, unseen
+from unskew.attacks.auxiliary_samples import Samples, unseen
 from unskew.attacks.inversion import Inversion, Search, Update, round_counts
 from unskew.attacks.payloads import control_variate
-from unskew.attacks.scene import Scene
+from unskew.attacks.target_run import TargetRun
 from unskew.core import module_inputs
-from unskew.core.keys import digest, numpy_key
 from unskew.core.part import overrides
+from unskew.core.random_keys import digest, numpy_key
 from unskew.core.trees import Weights
-from unskew.formats.ranges import Count
+from unskew.formats.setting_ranges import Count
 from unskew.round.clients import Broadcast
 
 READS = ("w", "scaffold/delta")
@@ -71,20 +71,20 @@ class Gradient(Attack):
     adversary: ClassVar[str] = "the server, which reads each update and knows how many samples are behind it"
     quick: ClassVar[Mapping[str, object]] = {"samples": 4, "steps": 100, "batch": 0, "most": 8}
 
-    def refuse(self, scene: Scene) -> str | None:
-        if scene.run.task.name != "classification":
+    def refuse(self, target: TargetRun) -> str | None:
+        if target.run.task.name != "classification":
             return "it needs one label a sample"
-        if not set(scene.run.fed.net.learnable) <= set(scene.sent):
+        if not set(target.run.fed.net.learnable) <= set(target.sent):
             return "its clients do not send all weights that they train"
-        if any(overrides(p, hook) for p in scene.run.method.parts for hook in ("starts", "dispatch")):
+        if any(overrides(p, hook) for p in target.run.method.parts for hook in ("starts", "dispatch")):
             return (
                 "its clients start from weights of their own, and an inversion from those that all are sent"
             )
-        if module_inputs.has_embedding(scene.run.fed.net.module):
+        if module_inputs.has_embedding(target.run.fed.net.module):
             return "its model looks whole numbers up, and an inversion moves inputs"
         changing = [
             p.name
-            for p in scene.run.method.parts
+            for p in target.run.method.parts
             if p.samples_apart or overrides(p, "encode") or overrides(p, "sends")
         ]
         if self.batch and changing:
@@ -93,97 +93,99 @@ class Gradient(Attack):
                 " the attack would"
             )
             return f"{text}; set batch=0, which attacks updates as they were sent"
-        if not self.batch and not self._smallest(scene):
+        if not self.batch and not self._smallest(target):
             return f"no client that answered in its last round has at most {self.most} samples; set batch"
         return None
 
-    def attempt(self, scene: Scene, seed: int) -> Outcome:
-        start, clients = self._clients(scene, seed)
+    def attempt(self, target: TargetRun, seed: int) -> Outcome:
+        start, clients = self._clients(target, seed)
         attacked = torch.cat([stored for stored, _, _ in clients])
-        own = unseen(scene.federation, attacked, seed, most=500)
-        own_x = scene.seen(own.x)
+        own = unseen(target.federation, attacked, seed, most=500)
+        own_x = target.seen(own.x)
         inversion = Inversion(
-            scene.trainer.net, scene.run, (self.steps, self.tv, self.rate), Search.like(own_x)
+            target.trainer.net, target.run, (self.steps, self.tv, self.rate), Search.like(own_x)
         )
         answers, there, owners = list[Tensor](), list[Tensor](), list[int]()
         right = list[tuple[int, int]]()
         for number, (stored, y, after) in enumerate(clients):
-            update = Update(start.weights, after, start.lr, len(y), self._steps(scene, len(y)))
+            update = Update(start.weights, after, start.lr, len(y), self._steps(target, len(y)))
             labels = inversion.labels(update, own_x)
-            right.append((_common(labels, y), _common(_likeliest(own, len(y), scene.run.fed.classes), y)))
+            right.append((_common(labels, y), _common(_likeliest(own, len(y), target.run.fed.classes), y)))
             x = inversion.inputs(update, labels, digest(seed, "inversion", number))
             x = torch.cat([x, inversion.read_off(update, own_x)])
-            stored_x = scene.unseen_by_model(x)
+            stored_x = target.unseen_by_model(x)
             answers.append(stored_x[_pairs(stored_x, stored)])
             there.append(stored)
             owners += [number] * len(y)
         found = torch.cat(answers), torch.cat(there), torch.tensor(owners)
-        outcome = self._outcome(scene, own, found, right)
+        outcome = self._outcome(target, own, found, right)
         if self.batch:
             return outcome
-        return replace(outcome, scores=(*outcome.scores, *self._from_variates(scene, inversion, own)))
+        return replace(outcome, scores=(*outcome.scores, *self._from_variates(target, inversion, own)))
 
-    def _from_variates(self, scene: Scene, inversion: Inversion, own: Samples) -> list[Score]:
+    def _from_variates(self, target: TargetRun, inversion: Inversion, own: Samples) -> list[Score]:
         """The scores of what dense layers of the input give away in SCAFFOLD's control variates."""
-        own_x, rows = scene.seen(own.x), scene.federation.train
+        own_x, rows = target.seen(own.x), target.federation.train
         answers, there, owners = list[Tensor](), list[Tensor](), list[int]()
-        attacked = self._attacked(scene)
-        for reply in (r for r in scene.last_round.replies if r.client in attacked):
-            gradient = control_variate(scene, reply)
+        attacked = self._attacked(target)
+        for reply in (r for r in target.last_round.replies if r.client in attacked):
+            gradient = control_variate(target, reply)
             none = {n: torch.zeros_like(t) for n, t in gradient.items()}
-            stored = scene.stored(rows[reply.client])
-            x = scene.unseen_by_model(inversion.read_off(Update(gradient, none, 0.0, len(stored), 1), own_x))
+            stored = target.stored(rows[reply.client])
+            x = target.unseen_by_model(inversion.read_off(Update(gradient, none, 0.0, len(stored), 1), own_x))
             if len(x) >= len(stored):
                 answers.append(x[_pairs(x, stored)])
                 there.append(stored)
                 owners += [reply.client] * len(stored)
         if not answers:
             return []
-        back, were = (scene.natural(torch.cat(x)).float() for x in (answers, there))
-        guess, of = success.guess_of(scene.natural(own.x).float()), "the sum of what each client sent"
+        back, were = (target.natural(torch.cat(x)).float() for x in (answers, there))
+        guess, of = success.guess_of(target.natural(own.x).float()), "the sum of what each client sent"
         return success.likeness_scores("scaffold/delta", of, back, were, guess, torch.tensor(owners))
 
-    def _attacked(self, scene: Scene) -> list[int]:
+    def _attacked(self, target: TargetRun) -> list[int]:
         """The clients that are attacked with batch=0."""
-        return self._smallest(scene)[: max(1, self.samples // 2)]
+        return self._smallest(target)[: max(1, self.samples // 2)]
 
-    def _smallest(self, scene: Scene) -> list[int]:
+    def _smallest(self, target: TargetRun) -> list[int]:
         """Clients that answered in the last round and have at most `most` samples, the smallest first."""
-        sizes = scene.federation.sizes
-        answered = (k for k in scene.answered(scene.final.t) if 0 < sizes[k] <= self.most)
+        sizes = target.federation.sizes
+        answered = (k for k in target.answered(target.final.t) if 0 < sizes[k] <= self.most)
         return sorted(answered, key=lambda k: (sizes[k], k))
 
-    def _steps(self, scene: Scene, n: int) -> int:
-        epochs = self.epochs if self.batch else scene.run.settings.epochs_in(scene.final.t)
-        return epochs * -(-n // scene.run.settings.batch)
+    def _steps(self, target: TargetRun, n: int) -> int:
+        epochs = self.epochs if self.batch else target.run.settings.epochs_in(target.final.t)
+        return epochs * -(-n // target.run.settings.batch)
 
-    def _clients(self, scene: Scene, seed: int) -> tuple[Broadcast, list[tuple[Tensor, Tensor, Weights]]]:
+    def _clients(
+        self, target: TargetRun, seed: int
+    ) -> tuple[Broadcast, list[tuple[Tensor, Tensor, Weights]]]:
         """(the broadcast, for each client its stored samples, their classes, and its weights after
         training)."""
-        y = torch.as_tensor(scene.federation.y)
+        y = torch.as_tensor(target.federation.y)
         if not self.batch:
-            heard, least = scene.last_round, self._attacked(scene)
-            assert heard.start is not None
-            rows = [torch.as_tensor(np.asarray(scene.federation.train[k])) for k in least]
-            sent = {r.client: {**heard.start.weights, **r.weights} for r in heard.replies}
-            return heard.start, [(scene.stored(r), y[r], sent[k]) for k, r in zip(least, rows)]
-        start = scene.last_round.start if self.at == "last" else None
-        start = start or Broadcast(1, scene.run.settings.lr, scene.run.fed.net.weights(), {})
+            recorded, least = target.last_round, self._attacked(target)
+            assert recorded.start is not None
+            rows = [torch.as_tensor(np.asarray(target.federation.train[k])) for k in least]
+            sent = {r.client: {**recorded.start.weights, **r.weights} for r in recorded.replies}
+            return recorded.start, [(target.stored(r), y[r], sent[k]) for k, r in zip(least, rows)]
+        start = target.last_round.start if self.at == "last" else None
+        start = start or Broadcast(1, target.run.settings.lr, target.run.fed.net.weights(), {})
         count = max(1, self.samples // self.batch)
-        drawn = numpy_key(seed, "gradient").permutation(np.unique(scene.federation.train.rows))[
+        drawn = numpy_key(seed, "gradient").permutation(np.unique(target.federation.train.rows))[
             : count * self.batch
         ]
         inside = np.kron(np.eye(count, dtype=bool), np.ones((1, self.batch), dtype=bool))[:, : len(drawn)]
-        stored, labels = scene.stored(drawn), y[torch.as_tensor(drawn)]
+        stored, labels = target.stored(drawn), y[torch.as_tensor(drawn)]
         plan = self.epochs, digest(seed, "clients")
-        after = shadows.train_shadows(scene, scene.seen(stored), labels, inside, start, plan)
+        after = shadows.train_shadows(target, target.seen(stored), labels, inside, start, plan)
         return start, [
             (stored[torch.as_tensor(row)], labels[torch.as_tensor(row)], w) for row, w in zip(inside, after)
         ]
 
     def _outcome(
         self,
-        scene: Scene,
+        target: TargetRun,
         own: Samples,
         found: tuple[Tensor, Tensor, Tensor],
         right: Sequence[tuple[int, int]],
@@ -195,7 +197,7 @@ class Gradient(Attack):
             if self.batch
             else "updates as sent"
         )
-        mine, back, were = (scene.natural(x).float() for x in (own.x, answers, there))
+        mine, back, were = (target.natural(x).float() for x in (own.x, answers, there))
         recovered, guessed = (sum(r[i] for r in right) for i in (0, 1))
         n = len(there)
         scores = [Score("w", of, "labels recovered", *share_of(recovered, n), guessed / n, 1.0, n)]

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from unskew.attacks import success
 from unskew.attacks.attack import Attack, Outcome, Score, share_of
-from unskew.attacks.auxiliary import Samples, look_alikes, unseen
+from unskew.attacks.auxiliary_samples import Samples, look_alikes, unseen
 from unskew.attacks.payloads import part_of
-from unskew.attacks.scene import RecordedRound, Scene, Visit
-from unskew.core.keys import numpy_key
+from unskew.attacks.target_run import RecordedRound, TargetRun, Visit
+from unskew.core.random_keys import numpy_key
 from unskew.core.trees import Weights
 from unskew.errors import UsageError
 from unskew.methods.feddpms import FedDPMS
@@ -63,25 +63,23 @@ class Match(Attack):
         "the server, and the clients matched with it, who are sent its latents, the encoder and the decoder"
     )
 
-    def refuse(self, scene: Scene) -> str | None:
-        if part_of(scene, FedDPMS):
+    def refuse(self, target: TargetRun) -> str | None:
+        if part_of(target, FedDPMS):
             return None
         return "its clients share no noisy means of latents, as FedDPMS's do"
 
-    def attempt(self, scene: Scene, seed: int) -> Outcome:
-        part = part_of(scene, FedDPMS)
+    def attempt(self, target: TargetRun, seed: int) -> Outcome:
+        part = part_of(target, FedDPMS)
         assert part is not None
-        visit, decoder = _release(scene, part)
-        own = unseen(scene.federation, scene.held(), seed)
-        alike, remarks = look_alikes(scene, (r.client for r in visit.replies), "released", seed)
+        visit, decoder = _release(target, part)
+        own = unseen(target.federation, target.held(), seed)
+        alike, remarks = look_alikes(target, (r.client for r in visit.replies), "released", seed)
         strangers = {k: samples or own for k, samples in alike.items()}
-        trials = list(self._trials(scene, visit, strangers, seed))
+        trials = list(self._trials(target, visit, strangers, seed))
         if not trials:
-            text = (
-                f"no class of which a client of {scene.path} released a mean has samples that no client holds"
-            )
+            text = f"{target.path}: no class with a released mean has samples that no client holds"
             raise UsageError(
-                "E151", "; ".join(remarks) or f"{text}, so nothing can be told from its members."
+                "E151", "; ".join(remarks) or f"{text}, so its members can be compared with nothing."
             )
         hits = {ONE: sum(t.hit(t.z[0]) for t in trials), ALL: sum(t.hit(t.z.mean(0)) for t in trials)}
         n, share, metric = len(trials), f"{part.name}/z", "top-1 match"
@@ -89,13 +87,13 @@ class Match(Attack):
             Score(share, of, metric, *share_of(hit, n), 0.5, 1.0, n, main=of == ALL)
             for of, hit in hits.items()
         ]
-        sheet = self._sheet(scene, decoder, trials)
+        sheet = self._sheet(target, decoder, trials)
         first = next(iter(strangers.values()))
         name = f"{len(own)} {own.name}" if first is own else "test samples, of each client its own"
         return Outcome(tuple(scores), name, {"noisy means, decoded": sheet}, tuple(remarks))
 
     def _trials(
-        self, scene: Scene, visit: Visit, strangers: Mapping[int, Samples], seed: int
+        self, target: TargetRun, visit: Visit, strangers: Mapping[int, Samples], seed: int
     ) -> Iterator[Trial]:
         """At most `samples` released means with their candidates, in random order.
 
@@ -104,7 +102,7 @@ class Match(Attack):
         sent = {r.client: r.shares[visit.part.name] for r in visit.replies}
         pairs = [(k, c) for k, s in sent.items() if k in strangers for c in s["labels"].unique().tolist()]
         rng = numpy_key(seed, "match")
-        federation = scene.federation
+        federation = target.federation
         for i in rng.permutation(len(pairs))[: self.samples]:
             k, c = pairs[i]
             own = strangers[k]
@@ -114,45 +112,45 @@ class Match(Attack):
             if not m:
                 continue
             stored = torch.cat([
-                scene.stored(rng.permutation(mine)[:m]).cpu(),
+                target.stored(rng.permutation(mine)[:m]).cpu(),
                 own.x[torch.as_tensor(rng.permutation(theirs)[:m])],
             ])  # fmt: skip
-            with scene.trainer.evaluating():
+            with target.trainer.evaluating():
                 trained = visit.private.get(k, {}).get(visit.part.name, {}).get("w", {})  # which it also sent
                 w = {**visit.start.weights, **trained}
-                latents = scene.trainer.net.features_of(w, scene.seen(stored, k))
+                latents = target.trainer.net.features_of(w, target.seen(stored, k))
             yield Trial(sent[k]["z"][sent[k]["labels"] == c], latents, stored[:m])
 
-    def _sheet(self, scene: Scene, decoder: Weights, trials: list[Trial]) -> dict[str, object]:
-        shape = scene.run.fed.shape
+    def _sheet(self, target: TargetRun, decoder: Weights, trials: list[Trial]) -> dict[str, object]:
+        shape = target.run.fed.shape
         with torch.no_grad():
             decoded = decode(
                 decoder, torch.stack([t.z.mean(0) for t in trials[: success.MOST_IMAGES]]), shape
             )
-        decoded = scene.natural(scene.unseen_by_model(decoded)).float()
-        shown = [scene.natural(t.x).float() for t in trials[: success.MOST_IMAGES]]
+        decoded = target.natural(target.unseen_by_model(decoded)).float()
+        shown = [target.natural(t.x).float() for t in trials[: success.MOST_IMAGES]]
         nearest = torch.stack([x[success.mse(d.expand_as(x), x).argmin()] for d, x in zip(decoded, shown)])
         return success.image_sheet({"nearest sample": nearest, "decoded average": decoded})
 
 
-def _release(scene: Scene, part: FedDPMS) -> tuple[Visit, Weights]:
+def _release(target: TargetRun, part: FedDPMS) -> tuple[Visit, Weights]:
     """The first trip with releases, and the server's decoder. Raises StateError (E112) for other latents."""
 
-    def look(_: int, heard: RecordedRound, after: State) -> tuple[Visit, Weights, Tensor] | None:
-        for visit in heard.visits:
+    def look(_: int, recorded: RecordedRound, after: State) -> tuple[Visit, Weights, Tensor] | None:
+        for visit in recorded.visits:
             if visit.part is part and any(len(r.shares[part.name].get("z", ())) for r in visit.replies):
                 slice_ = after.slices[part.name]
                 return visit, slice_["decoder"], slice_["z"][[r.client for r in visit.replies]]
         return None
 
-    release = scene.first(f"{part.name} release", look)
+    release = target.first(f"{part.name} release", look)
     if release is None:
         raise UsageError(
             "E151",
-            f"no client of {scene.path} released anything: no class is large enough, or no round was left.",
+            f"no client of {target.path} released anything: no class is large enough, or no round was left.",
         )
     visit, decoder, ours = release
-    scene.check_same(
-        ours, scene.final.slices[part.name]["z"][[r.client for r in visit.replies]], f"{part.name}/z"
+    target.check_same(
+        ours, target.final.slices[part.name]["z"][[r.client for r in visit.replies]], f"{part.name}/z"
     )
     return visit, decoder

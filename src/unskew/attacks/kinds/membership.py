@@ -25,9 +25,9 @@ from annotated_types import Ge, Le, MultipleOf
 
 from unskew.attacks import shadows, success
 from unskew.attacks.attack import Attack, Outcome, Score
-from unskew.attacks.auxiliary import Samples, like_those_of, match_classes, unseen
-from unskew.attacks.scene import Scene
-from unskew.core.keys import digest, numpy_key
+from unskew.attacks.auxiliary_samples import Samples, like_those_of, match_classes, unseen
+from unskew.attacks.target_run import TargetRun
+from unskew.core.random_keys import digest, numpy_key
 from unskew.core.trees import Weights
 from unskew.errors import UsageError
 from unskew.round.clients import Broadcast
@@ -64,12 +64,12 @@ class Membership(Attack):
     quick: ClassVar[Mapping[str, object]] = {"shadows": 8, "clients": 1, "samples": 200}
     one_input: ClassVar[bool] = False
 
-    def refuse(self, scene: Scene) -> str | None:
-        if scene.run.task.name != "classification":
+    def refuse(self, target: TargetRun) -> str | None:
+        if target.run.task.name != "classification":
             return "it needs one label a sample"
-        if not scene.sent:
+        if not target.sent:
             return "its clients send no weights"
-        fed, method = scene.run.fed, scene.run.method
+        fed, method = target.run.fed, target.run.method
         own = [n for n in (*fed.net.trainable, *fed.net.buffers) if method.keeps(n, fed)]
         if own:
             text = (
@@ -82,85 +82,85 @@ class Membership(Attack):
             )
         return None
 
-    def attempt(self, scene: Scene, seed: int) -> Outcome:
-        members = scene.federation.train.rows
-        strangers = unseen(scene.federation, scene.stored(members), seed)
-        first = Broadcast(1, scene.run.settings.lr, scene.run.fed.net.weights(), {})
-        settings = scene.run.settings
+    def attempt(self, target: TargetRun, seed: int) -> Outcome:
+        members = target.federation.train.rows
+        strangers = unseen(target.federation, target.stored(members), seed)
+        first = Broadcast(1, target.run.settings.lr, target.run.fed.net.weights(), {})
+        settings = target.run.settings
         passes = self.passes or min(settings.passes, MOST_PASSES)
-        targets = [Target("merged model", -1, np.unique(members), scene.final.weights, first, passes)]
-        targets += self._updates(scene)
+        models = [TargetModel("merged model", -1, np.unique(members), target.final.weights, first, passes)]
+        models += self._updates(target)
         scores, remarks = list[Score](), list[str]()
-        for target in targets:
+        for model in models:
             try:
-                others = self._strangers(scene, target, seed) or strangers
+                others = self._strangers(target, model, seed) or strangers
             except UsageError as error:
-                remarks.append(f"{target.of} is not attacked: {error.text}")
+                remarks.append(f"{model.of} is not attacked: {error.text}")
                 continue
-            more = self._attacked(scene, target, others, seed)
+            more = self._attacked(target, model, others, seed)
             scores += more
             if not more:
                 remarks.append(
-                    f"{target.of} is not attacked: fewer than {LEAST_MEMBERS} samples can be compared"
+                    f"{model.of} is not attacked: fewer than {LEAST_MEMBERS} samples can be compared"
                 )
         return Outcome(tuple(scores), f"{len(strangers)} {strangers.name}", {}, tuple(remarks))
 
     @staticmethod
-    def _strangers(scene: Scene, target: Target, seed: int) -> Samples | None:
+    def _strangers(target: TargetRun, model: TargetModel, seed: int) -> Samples | None:
         """The non-members of a client whose samples look different from all others; else None."""
-        if target.client < 0:
+        if model.client < 0:
             return None
-        held = scene.stored(target.rows)
-        return like_those_of(scene.federation, target.client, held, seed)
+        held = target.stored(model.rows)
+        return like_those_of(target.federation, model.client, held, seed)
 
-    def _updates(self, scene: Scene) -> list[Target]:
-        if not self.clients or scene.merged_only:
+    def _updates(self, target: TargetRun) -> list[TargetModel]:
+        if not self.clients or target.merged_only:
             return []
-        heard = scene.last_round
-        assert heard.start is not None
-        largest = sorted(heard.replies, key=lambda r: (-r.size, r.client))[: self.clients]
+        recorded = target.last_round
+        assert recorded.start is not None
+        largest = sorted(recorded.replies, key=lambda r: (-r.size, r.client))[: self.clients]
         return [
-            Target(
-                f"update of {scene.federation.name_of(r.client)}",
+            TargetModel(
+                f"update of {target.federation.name_of(r.client)}",
                 r.client,
-                np.asarray(scene.federation.train[r.client]),
+                np.asarray(target.federation.train[r.client]),
                 {**start.weights, **r.weights},
                 start,
-                scene.run.settings.epochs_in(scene.final.t),
+                target.run.settings.epochs_in(target.final.t),
             )
-            for r, start in zip(largest, [heard.start.to(r.client) for r in largest])
+            for r, start in zip(largest, [recorded.start.to(r.client) for r in largest])
         ]
 
-    def _attacked(self, scene: Scene, target: Target, others: Samples, seed: int) -> list[Score]:
+    def _attacked(self, target: TargetRun, model: TargetModel, others: Samples, seed: int) -> list[Score]:
         """The scores of one attacked model. others: samples of no client."""
-        rng = numpy_key(seed, "candidates", target.of)
-        labels, groups = scene.federation.y, scene.federation.group_ids
-        ours, theirs = match_classes(labels[target.rows], others.y.numpy(), self.samples, rng)
+        rng = numpy_key(seed, "candidates", model.of)
+        labels, groups = target.federation.y, target.federation.group_ids
+        ours, theirs = match_classes(labels[model.rows], others.y.numpy(), self.samples, rng)
         if len(ours) < LEAST_MEMBERS:
             return []
         rest = others.take(theirs)
-        stored = torch.cat([scene.stored(target.rows[ours]).cpu(), rest.x])
-        y = torch.cat([torch.as_tensor(labels[target.rows[ours]]), rest.y]).long()
+        stored = torch.cat([target.stored(model.rows[ours]).cpu(), rest.x])
+        y = torch.cat([torch.as_tensor(labels[model.rows[ours]]), rest.y]).long()
         both = groups is not None and rest.groups is not None
-        groups = np.concatenate([groups[target.rows[ours]], rest.groups]) if both else None  # type: ignore[index]
-        x = scene.seen(stored, target.client)
+        groups = np.concatenate([groups[model.rows[ours]], rest.groups]) if both else None  # type: ignore[index]
+        x = target.seen(stored, model.client)
         y = y.to(x.device)
-        own = shadows.confidences(scene, [target.weights], x, y)[0]
+        own = shadows.confidences(target, [model.weights], x, y)[0]
         by_attacker = {"loss": own}
         if self.shadows:
             inside = shadows.halves(self.shadows, len(y), rng, groups)
-            number = digest(seed, "shadows", target.of)
-            models = shadows.train_shadows(scene, x, y.cpu(), inside, target.start, (target.passes, number))
-            by_attacker["lira"] = shadows.ratios(own, shadows.confidences(scene, models, x, y), inside)
+            number = digest(seed, "shadows", model.of)
+            models = shadows.train_shadows(target, x, y.cpu(), inside, model.start, (model.passes, number))
+            by_attacker["lira"] = shadows.ratios(own, shadows.confidences(target, models, x, y), inside)
         scores = list[Score]()
         for attacker, values in by_attacker.items():
             pair = values[: len(ours)], values[len(ours) :]
-            scores += _scores(f"{target.of}, {attacker}", *pair, rng, seed)
+            scores += _scores(f"{model.of}, {attacker}", *pair, rng, seed)
         return scores
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetModel:
     """An attacked model. of: its description. client: its number, -1 for the merged model. rows: of its
     samples.
 

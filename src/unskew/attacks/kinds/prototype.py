@@ -32,16 +32,16 @@ from torch import Tensor
 
 from unskew.attacks import decoders, success
 from unskew.attacks.attack import Attack, Outcome, Score, mean_of
-from unskew.attacks.auxiliary import Samples, look_alikes, unseen
-from unskew.attacks.decoders import Lesson
+from unskew.attacks.auxiliary_samples import Samples, look_alikes, unseen
+from unskew.attacks.decoders import TrainingSet
 from unskew.attacks.kinds.reconstruct import class_means
 from unskew.attacks.payloads import part_of
-from unskew.attacks.scene import Scene
-from unskew.core.keys import digest, numpy_key
+from unskew.attacks.target_run import TargetRun
 from unskew.core.part import Part
+from unskew.core.random_keys import digest, numpy_key
 from unskew.core.trees import Weights
 from unskew.errors import UsageError
-from unskew.formats.ranges import Count
+from unskew.formats.setting_ranges import Count
 from unskew.methods.fedproto import FedProto
 from unskew.methods.rebafl import ReBaFL
 
@@ -69,10 +69,10 @@ class Prototypes:
 
 @dataclass(frozen=True)
 class Victim:
-    """A client under attack. lesson: the attacker's own samples under the client's model. attackers: the maps
-    from prototypes [N, D] to samples in natural units, by name."""
+    """A client under attack. training: the attacker's own samples under the client's model. attackers: the
+    maps from prototypes [N, D] to samples in natural units, by name."""
 
-    lesson: Lesson
+    training: TrainingSet
     attackers: Mapping[str, Callable[[Tensor], Tensor]]
 
 
@@ -101,25 +101,25 @@ class Prototype(Attack):
         "clients": 2,
     }
 
-    def refuse(self, scene: Scene) -> str | None:
-        part = _part(scene)
-        if part is None or not part.shares(scene.run.fed):
+    def refuse(self, target: TargetRun) -> str | None:
+        part = _part(target)
+        if part is None or not part.shares(target.run.fed):
             return "its clients share no sums of features by class, as ReBaFL's and FedProto's do"
         return (
-            None if scene.sent else "its clients keep their models, without which prototypes cannot be read"
+            None if target.sent else "its clients keep their models, without which prototypes cannot be read"
         )
 
-    def attempt(self, scene: Scene, seed: int) -> Outcome:
-        part = _part(scene)
+    def attempt(self, target: TargetRun, seed: int) -> Outcome:
+        part = _part(target)
         assert part is not None
-        own = unseen(scene.federation, scene.held(), seed, most=self.own)
-        mine = scene.natural(own.x).float()
-        means = class_means(mine, own.y, scene.run.fed.classes)
-        plains, remarks = self._plains(scene, means, seed)
-        victims = {k: self._victim(scene, k, own, seed) for k in plains}
+        own = unseen(target.federation, target.held(), seed, most=self.own)
+        mine = target.natural(own.x).float()
+        means = class_means(mine, own.y, target.run.fed.classes)
+        plains, remarks = self._plains(target, means, seed)
+        victims = {k: self._victim(target, k, own, seed) for k in plains}
         span = float(mine.max() - mine.min())
         scores, pictures = list[Score](), dict[str, object]()
-        for group in self._groups(scene, part, plains, seed):
+        for group in self._groups(target, part, plains, seed):
             answers = self._answers(group, victims, own.y, means, seed)
             for name, answer in answers.items():
                 scores += _scores(f"{part.name}/sums", f"{group.of}, {name}", answer, group, span)
@@ -129,19 +129,19 @@ class Prototype(Attack):
             )
         return Outcome(tuple(scores), f"{len(own)} {own.name}", pictures, tuple(remarks))
 
-    def _victim(self, scene: Scene, k: int, own: Samples, seed: int) -> Victim:
+    def _victim(self, target: TargetRun, k: int, own: Samples, seed: int) -> Victim:
         """The attackers on client k, which know its model."""
-        net, w = scene.trainer.net, _weights_of(scene, k)
-        features = _features(scene, w)(scene.seen(own.x, k))
-        lesson = Lesson(features, scene.natural(own.x).float(), self.steps, seed)
+        net, w = target.trainer.net, _weights_of(target, k)
+        features = _features(target, w)(target.seen(own.x, k))
+        training = TrainingSet(features, target.natural(own.x).float(), self.steps, seed)
 
         def generated(h: Tensor) -> Tensor:
-            plan, shape = (self.steps, digest(seed, "grnn")), torch.Size(scene.run.fed.shape)
+            plan, shape = (self.steps, digest(seed, "grnn")), torch.Size(target.run.fed.shape)
             x = decoders.fit_generator(lambda x: net.features_of(w, x), h, shape, plan)
-            return scene.natural(scene.unseen_by_model(x)).float()
+            return target.natural(target.unseen_by_model(x)).float()
 
         trained = (("linear", decoders.linear_decoder), ("upcnn", decoders.upcnn), ("vae", decoders.vae))
-        return Victim(lesson, {name: learn(lesson) for name, learn in trained} | {"grnn": generated})
+        return Victim(training, {name: learn(training) for name, learn in trained} | {"grnn": generated})
 
     def _answers(
         self, group: Prototypes, victims: Mapping[int, Victim], y: Tensor, means: Tensor, seed: int
@@ -151,7 +151,8 @@ class Prototype(Attack):
         usual = sorted(len(x) for x in group.x)[len(group.x) // 2]
         many = -(-TRIALS // len(attacked))
         trials = {
-            k: _trial(victims[k].lesson, y, means, (usual, many, digest(seed, group.of, k))) for k in attacked
+            k: _trial(victims[k].training, y, means, (usual, many, digest(seed, group.of, k)))
+            for k in attacked
         }
         tried = list[Tensor](x for trial in trials.values() for x in trial.x)
         pooled = Prototypes(
@@ -168,31 +169,31 @@ class Prototype(Attack):
             shrunk[name] = group.plain + share * (answers - group.plain)
         return shrunk
 
-    def _plains(self, scene: Scene, means: Tensor, seed: int) -> tuple[dict[int, Tensor], list[str]]:
+    def _plains(self, target: TargetRun, means: Tensor, seed: int) -> tuple[dict[int, Tensor], list[str]]:
         """([C, *shape] by client, the mean sample of each class, of samples that look like the client's; what
         is said of clients that are not attacked, for want of these). means: of samples that look like
         everybody's."""
-        replies = scene.last_round.replies
+        replies = target.last_round.replies
         drawn = numpy_key(seed, "clients").permutation(len(replies))[: self.clients]
-        alike, remarks = look_alikes(scene, (replies[i].client for i in drawn), "sent", seed)
+        alike, remarks = look_alikes(target, (replies[i].client for i in drawn), "sent", seed)
         plains = {
-            k: class_means(scene.natural(own.x).float(), own.y, len(means)) if own else means
+            k: class_means(target.natural(own.x).float(), own.y, len(means)) if own else means
             for k, own in alike.items()
         }
         return plains, remarks
 
     def _groups(
-        self, scene: Scene, part: Part, plains: Mapping[int, Tensor], seed: int
+        self, target: TargetRun, part: Part, plains: Mapping[int, Tensor], seed: int
     ) -> Iterator[Prototypes]:
         """The prototypes that were sent, and then those of each number of samples in `behind`.
 
         plains: the mean sample of each class, by attacked client.
         """
-        shares = {r.client: r.shares[part.name] for r in scene.last_round.replies}
-        rows = {(k, c): _rows(scene, k, c) for k in plains for c in range(scene.run.fed.classes)}
+        shares = {r.client: r.shares[part.name] for r in target.last_round.replies}
+        rows = {(k, c): _rows(target, k, c) for k in plains for c in range(target.run.fed.classes)}
 
         def group(of: str, pairs: list[tuple[int, int]], h: list[Tensor], held: list[Tensor]) -> Prototypes:
-            x = [scene.natural(scene.stored(each)).float() for each in held]
+            x = [target.natural(target.stored(each)).float() for each in held]
             plain = torch.stack([plains[k][c] for k, c in pairs])
             return Prototypes(of, torch.stack(h), x, plain, torch.tensor([k for k, _ in pairs]))
 
@@ -201,41 +202,41 @@ class Prototype(Attack):
         if not pairs:
             text = "no client that can be attacked sent a count above 0 of a class that it has"
             raise UsageError(
-                "E151", f"in the last round of {scene.path} {text}, so there is no prototype to attack."
+                "E151", f"in the last round of {target.path} {text}, so there is no prototype to attack."
             )
         order = numpy_key(seed, "prototypes").permutation(len(pairs))
         chosen = [pairs[i] for i in order[: self.samples]]
         h = [shares[k]["sums"][c] / shares[k]["counts"][c] for k, c in chosen]
         yield group(AS_SENT, chosen, h, [rows[pair] for pair in chosen])
-        for m in () if scene.run.method.samples_apart else sorted(set(self.behind)):
+        for m in () if target.run.method.samples_apart else sorted(set(self.behind)):
             enough = [pair for pair, held in rows.items() if len(held) >= m]
             rng = numpy_key(seed, "behind", m)
             if chosen := [enough[i] for i in rng.permutation(len(enough))[: self.samples]]:
                 held = [torch.as_tensor(rng.permutation(rows[pair].numpy())[:m]) for pair in chosen]
                 h = [
-                    _features(scene, _weights_of(scene, k))(scene.seen(scene.stored(each), k)).mean(0)
+                    _features(target, _weights_of(target, k))(target.seen(target.stored(each), k)).mean(0)
                     for (k, _), each in zip(chosen, held)
                 ]
                 yield group(f"of {m} sample{'s' * (m > 1)}", chosen, h, held)
 
 
-def _weights_of(scene: Scene, k: int) -> Weights:
+def _weights_of(target: TargetRun, k: int) -> Weights:
     """The weights of client k after its last training."""
-    heard = scene.last_round
-    assert heard.start is not None
-    reply = next(r for r in heard.replies if r.client == k)
-    return {**heard.start.to(k).weights, **reply.weights}
+    recorded = target.last_round
+    assert recorded.start is not None
+    reply = next(r for r in recorded.replies if r.client == k)
+    return {**recorded.start.to(k).weights, **reply.weights}
 
 
-def _features(scene: Scene, w: Weights) -> Callable[[Tensor], Tensor]:
+def _features(target: TargetRun, w: Weights) -> Callable[[Tensor], Tensor]:
     def features(x: Tensor) -> Tensor:
         with torch.no_grad():
-            return torch.cat([scene.trainer.net.features_of(w, piece) for piece in x.split(256)])
+            return torch.cat([target.trainer.net.features_of(w, piece) for piece in x.split(256)])
 
     return features
 
 
-def _trial(lesson: Lesson, y: Tensor, means: Tensor, plan: tuple[int, int, int]) -> Prototypes:
+def _trial(training: TrainingSet, y: Tensor, means: Tensor, plan: tuple[int, int, int]) -> Prototypes:
     """Prototypes of the attacker's own samples. plan: (samples of each, number of prototypes, seed)."""
     usual, many, seed = plan
     rng = numpy_key(seed, "trial")
@@ -243,18 +244,18 @@ def _trial(lesson: Lesson, y: Tensor, means: Tensor, plan: tuple[int, int, int])
     classes = [c for c, count in counts.items() if count >= min(usual, TRIALS, max(counts.values()))]
     labels = [int(rng.choice(classes)) for _ in range(many)]
     rows = [torch.as_tensor(rng.permutation(torch.nonzero(y == c).flatten().numpy())[:usual]) for c in labels]
-    h, x = torch.stack([lesson.sent[each].mean(0) for each in rows]), [lesson.x[each] for each in rows]
+    h, x = torch.stack([training.sent[each].mean(0) for each in rows]), [training.x[each] for each in rows]
     return Prototypes("own", h, x, means[labels], torch.full((many,), -1))
 
 
-def _part(scene: Scene) -> Part | None:
-    return part_of(scene, ReBaFL) or part_of(scene, FedProto)
+def _part(target: TargetRun) -> Part | None:
+    return part_of(target, ReBaFL) or part_of(target, FedProto)
 
 
-def _rows(scene: Scene, k: int, c: int) -> Tensor:
+def _rows(target: TargetRun, k: int, c: int) -> Tensor:
     """The rows of client k with class c."""
-    rows = np.asarray(scene.federation.train[k])
-    return torch.as_tensor(rows[scene.federation.y[rows] == c])
+    rows = np.asarray(target.federation.train[k])
+    return torch.as_tensor(rows[target.federation.y[rows] == c])
 
 
 def _nearest(answer: Tensor, x: Tensor) -> Tensor:

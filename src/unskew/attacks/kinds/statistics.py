@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from unskew.attacks.attack import Attack, Outcome, Score, mean_of, share_of
-from unskew.attacks.auxiliary import unseen
+from unskew.attacks.auxiliary_samples import unseen
 from unskew.attacks.payloads import first_trip, part_of
-from unskew.attacks.scene import Scene
+from unskew.attacks.target_run import TargetRun
 from unskew.core.client import Batch, replace_fields
-from unskew.core.keys import numpy_key
-from unskew.formats.ranges import Count
+from unskew.core.random_keys import numpy_key
+from unskew.formats.setting_ranges import Count
 from unskew.methods.fedrdn import FedRDN
 from unskew.round.samples import load_samples
 
@@ -45,42 +45,42 @@ class Statistics(Attack):
     adversary: ClassVar[str] = "the server, and every client, for all are sent the table of all sites"
     quick: ClassVar[Mapping[str, object]] = {"samples": 20}
 
-    def refuse(self, scene: Scene) -> str | None:
-        if scene.run.method.samples_apart:
+    def refuse(self, target: TargetRun) -> str | None:
+        if target.run.method.samples_apart:
             return "what it differences has noise here, and `privacy.json` says what that hides of a sample"
-        if part_of(scene, FedRDN):
+        if part_of(target, FedRDN):
             return None
         return "its clients share no statistics of their inputs, as FedRDN's do"
 
-    def attempt(self, scene: Scene, seed: int) -> Outcome:
-        part = part_of(scene, FedRDN)
+    def attempt(self, target: TargetRun, seed: int) -> Outcome:
+        part = part_of(target, FedRDN)
         assert part is not None
-        visit = first_trip(scene, part)
+        visit = first_trip(target, part)
         for leaf in ("mu", "sigma"):
             sent = torch.stack([r.shares[part.name][leaf] for r in visit.replies])
-            scene.check_same(sent, scene.final.slices[part.name][leaf], f"{part.name}/{leaf}")
-        stored = scene.held()
-        own = unseen(scene.federation, stored, seed)
-        of_own = _each(scene, part, own.x[:500].to(stored.device))
-        scores = self._differences(scene, part, seed, of_own)
-        scores += self._properties(scene, part, seed)
-        of_sites = "; of each site its test samples" if scene.federation.natural else ""
+            target.check_same(sent, target.final.slices[part.name][leaf], f"{part.name}/{leaf}")
+        stored = target.held()
+        own = unseen(target.federation, stored, seed)
+        of_own = _each(target, part, own.x[:500].to(stored.device))
+        scores = self._differences(target, part, seed, of_own)
+        scores += self._properties(target, part, seed)
+        of_sites = "; of each site its test samples" if target.federation.natural else ""
         return Outcome(tuple(scores), f"{len(own)} {own.name}{of_sites}")
 
-    def _differences(self, scene: Scene, part: FedRDN, seed: int, of_own: Tensor) -> list[Score]:
+    def _differences(self, target: TargetRun, part: FedRDN, seed: int, of_own: Tensor) -> list[Score]:
         """The error of one added sample's statistics from two releases, in units of their deviation."""
         guess, spread_C = of_own.mean(0), of_own.std(0)
         varies_C = spread_C > LEAST_SPREAD * guess.abs().clamp(min=LEAST_SPREAD)
         rng = numpy_key(seed, "added")
         errors, without = list[Tensor](), list[Tensor]()
-        federation = scene.federation
+        federation = target.federation
         sites = [k for k in range(federation.clients) if federation.sizes[k] > 1]
         for _ in range(self.samples):
             rows = rng.permutation(federation.train[int(rng.choice(sites))])
-            x = scene.stored(rows)
-            before, after = _released(scene, part, x[:-1]), _released(scene, part, x)
+            x = target.stored(rows)
+            before, after = _released(target, part, x[:-1]), _released(target, part, x)
             recovered = after * len(x) - before * (len(x) - 1)
-            there = _released(scene, part, x[-1:])
+            there = _released(target, part, x[-1:])
             errors.append((recovered - there).abs() / spread_C)
             without.append((guess - there).abs() / spread_C)
         scores = list[Score]()
@@ -96,22 +96,22 @@ class Statistics(Attack):
             )
         return scores
 
-    def _properties(self, scene: Scene, part: FedRDN, seed: int) -> list[Score]:
+    def _properties(self, target: TargetRun, part: FedRDN, seed: int) -> list[Score]:
         """The accuracy with which the nearest statistics name the site, or its largest class."""
-        federation = scene.federation
-        if not federation.natural and scene.run.task.name != "classification":
+        federation = target.federation
+        if not federation.natural and target.run.task.name != "classification":
             return []  # no class is a site's largest
-        kept = scene.final.slices[part.name]
+        kept = target.final.slices[part.name]
         sent = torch.cat([kept["mu"], kept["sigma"].log()], 1)
         if federation.natural:
             own = [load_samples(np.asarray(federation.x_test[rows]), "cpu")[:] for rows in federation.test]
             truth, what = list(range(federation.clients)), "which site it is"
         else:
-            samples = unseen(federation, scene.held(), seed)
+            samples = unseen(federation, target.held(), seed)
             own = [samples.x[samples.y == c] for c in range(federation.n_classes)]
             truth, what = federation.label_counts.argmax(1).tolist(), "its largest class"
         known = [i for i, x in enumerate(own) if len(x)]
-        tables = torch.stack([_released(scene, part, own[i].to(sent.device)) for i in known])
+        tables = torch.stack([_released(target, part, own[i].to(sent.device)) for i in known])
         tables[:, tables.shape[1] // 2 :] = tables[:, tables.shape[1] // 2 :].log()
         rows = kept["row"].tolist()
         sites = [k for k in range(federation.clients) if rows[k] >= 0]
@@ -125,20 +125,20 @@ class Statistics(Attack):
         ]
 
 
-def _released(scene: Scene, part: FedRDN, x: Tensor) -> Tensor:
+def _released(target: TargetRun, part: FedRDN, x: Tensor) -> Tensor:
     """[2 C]: the means and deviations that a site with these stored samples would share."""
     batch = Batch(
-        x, torch.zeros(len(x), scene.run.fed.classes, device=x.device), torch.ones(len(x), device=x.device)
+        x, torch.zeros(len(x), target.run.fed.classes, device=x.device), torch.ones(len(x), device=x.device)
     )
-    with scene.trainer.evaluating():
-        w = scene.final.weights
+    with target.trainer.evaluating():
+        w = target.final.weights
         c = replace_fields(
-            scene.trainer.client(0, scene.ended, part.name, w, {}), data=lambda _: iter([batch])
+            target.trainer.client(0, target.ended, part.name, w, {}), data=lambda _: iter([batch])
         )
         shared = part.measure(w, c)
     return torch.cat([shared["mu"], shared["sigma"]])
 
 
-def _each(scene: Scene, part: FedRDN, x: Tensor) -> Tensor:
+def _each(target: TargetRun, part: FedRDN, x: Tensor) -> Tensor:
     """[N, 2 C]: the means and deviations of each sample alone."""
-    return torch.stack([_released(scene, part, one[None]) for one in x])
+    return torch.stack([_released(target, part, one[None]) for one in x])

@@ -30,29 +30,29 @@ from torch import Tensor, nn
 
 from unskew.attacks import success
 from unskew.attacks.attack import Attack, Outcome, Score, mean_of
-from unskew.attacks.auxiliary import unseen
+from unskew.attacks.auxiliary_samples import unseen
 from unskew.attacks.payloads import control_variate
-from unskew.attacks.scene import Scene
+from unskew.attacks.target_run import TargetRun
 from unskew.core import encoding
 from unskew.core.module_inputs import TableExposure, embedding_tables, lookup_ids, table_exposure
 from unskew.core.part import overrides
 from unskew.core.replies import Reply
 from unskew.core.trees import Weights
 from unskew.errors import UsageError
-from unskew.formats.ranges import Count
+from unskew.formats.setting_ranges import Count
 
 PIECE = 256
 """The number of samples in one pass."""
 
 
 class Lookups:
-    """Records the looked-up rows of a scene's model, as a context manager.
+    """Records the looked-up rows of a target's model, as a context manager.
 
     names: the weights of the tables. counts: by table, a mask of the rows without padding.
     """
 
-    def __init__(self, scene: Scene, names: Collection[str]):
-        self.scene, self.net = scene, scene.trainer.net
+    def __init__(self, target: TargetRun, names: Collection[str]):
+        self.target, self.net = target, target.trainer.net
         self.layers = {n: layer for n, layer in embedding_tables(self.net.module).items() if n in names}
         self.rows = {n: layer.num_embeddings for n, layer in self.layers.items()}
         self.counts = {n: _no_padding(layer) for n, layer in self.layers.items()}
@@ -72,9 +72,9 @@ class Lookups:
         """By table, bool [V]: the rows without padding that stored samples look up at client k (-1: no
         client)."""
         self._seen = {n: torch.zeros(rows, dtype=torch.bool) for n, rows in self.rows.items()}
-        with torch.no_grad(), self.scene.trainer.evaluating():
+        with torch.no_grad(), self.target.trainer.evaluating():
             for piece in x.split(PIECE):
-                self.net.run(self.scene.final.weights, self.scene.seen(piece, k))
+                self.net.run(self.target.final.weights, self.target.seen(piece, k))
         return {n: seen[self.counts[n]] for n, seen in self._seen.items()}
 
     def counted(self, x: Tensor) -> dict[str, Tensor]:
@@ -119,32 +119,32 @@ class Tokens(Attack):
     one_input: ClassVar[bool] = False
     lookups: ClassVar[Collection[TableExposure]] = ("sent",)
 
-    def refuse(self, scene: Scene) -> str | None:
-        match table_exposure(scene.run.fed.net.module, scene.run.fed.shared):
+    def refuse(self, target: TargetRun) -> str | None:
+        match table_exposure(target.run.fed.net.module, target.run.fed.shared):
             case "":
                 return "its model looks no whole numbers up"
             case "kept":
                 return "its clients send no table of those that their model looks up"
             case "sent":
                 pass
-        if any(overrides(p, "starts") for p in scene.run.method.parts):
+        if any(overrides(p, "starts") for p in target.run.method.parts):
             return (
                 "its clients start from weights of their own, and what changed is told from those that they"
                 " were sent"
             )
-        if not scene.answered(scene.final.t):
+        if not target.answered(target.final.t):
             return "nobody answered in its last round"
         return None
 
-    def attempt(self, scene: Scene, seed: int) -> Outcome:
-        heard, federation = scene.last_round, scene.federation
-        answered = set(scene.answered(scene.final.t))
-        replies = [r for r in heard.replies if r.client in answered][: self.clients]
-        assert heard.start is not None
+    def attempt(self, target: TargetRun, seed: int) -> Outcome:
+        recorded, federation = target.last_round, target.federation
+        answered = set(target.answered(target.final.t))
+        replies = [r for r in recorded.replies if r.client in answered][: self.clients]
+        assert recorded.start is not None
         rows = [torch.as_tensor(np.asarray(federation.train[r.client])) for r in replies]
-        every = scene.stored(torch.unique(torch.cat(rows)))
+        every = target.stored(torch.unique(torch.cat(rows)))
         own = unseen(federation, every, seed, most=self.samples)
-        with Lookups(scene, scene.run.fed.shared) as lookups:
+        with Lookups(target, target.run.fed.shared) as lookups:
             frequent = lookups.counted(own.x)
             # tables with a row that some samples take and others do not
             by_table = {
@@ -154,9 +154,9 @@ class Tokens(Attack):
             }
             variates = dict[str, Results]()
             for reply, held in zip(replies, rows):
-                before = heard.start.to(reply.client).weights
-                there = lookups.present(scene.stored(held), reply.client)
-                unmoved, variate = _unmoved(scene, reply), control_variate(scene, reply)
+                before = recorded.start.to(reply.client).weights
+                there = lookups.present(target.stored(held), reply.client)
+                unmoved, variate = _unmoved(target, reply), control_variate(target, reply)
                 for name, results in by_table.items():
                     counts, known = lookups.counts[name], frequent[name]
                     pair = before[name][counts], reply.weights[name][counts]
@@ -172,7 +172,7 @@ class Tokens(Attack):
             text = (
                 "the clients' samples take the same rows from every table as all samples, or every row of it"
             )
-            raise UsageError("E151", f"{text}: {scene.path} has nothing that could be told from an update.")
+            raise UsageError("E151", f"{text}: {target.path} has nothing that could be told from an update.")
         return Outcome(tuple(scores), f"{len(own)} {own.name}")
 
 
@@ -180,17 +180,17 @@ Results = list[dict[str, tuple[float, ...]]]
 """For each client, by attacker: AUC, recall and precision, each with and without the payload."""
 
 
-def _unmoved(scene: Scene, reply: Reply) -> Weights:
+def _unmoved(target: TargetRun, reply: Reply) -> Weights:
     """What the server would decode as the client's change if its weights had not changed."""
-    run, w = scene.run, scene.run.fed.net.weights()
+    run, w = target.run, target.run.fed.net.weights()
     none = {n: torch.zeros_like(w[n]) for n in run.fed.shared}
     if (encoder := run.method.encoder) is None:
         return none
     private = {encoder.name: encoder.client_init(w, run.fed)}
-    start = scene.last_round.start
+    start = target.last_round.start
     assert start is not None
-    c = scene.trainer.client(reply.client, start, encoder.name, w, private)
-    keys = encoding.keys_of(encoder, run.fed, scene.final.t, reply.client)
+    c = target.trainer.client(reply.client, start, encoder.name, w, private)
+    keys = encoding.keys_of(encoder, run.fed, target.final.t, reply.client)
     return encoder.decode(encoder.encode(none, c, keys)[0], w, run.fed, keys)
 
 

@@ -162,7 +162,8 @@ class NamedArchive(Archive):
         return self[f"x_{part}"] if f"x_{part}" in self else self.pictures(f"{part}_webp", size)
 
     def split(self, x: np.ndarray, test: np.ndarray, columns: tuple[str, ...], **more: Any) -> Dataset:
-        """A set in one piece. test: the test rows, bool [N]. Labels are `y`."""
+        """The Dataset of samples x [N, ...] and the archive's labels `y`. test: whether a row is a test row,
+        bool [N]. columns: the arrays of the archive that describe rows."""
         y = self.labels("y")
         train_columns, test_columns = ({name: self[name][rows] for name in columns} for rows in (~test, test))
         parts = (x[~test], y[~test], x[test], y[test])

@@ -34,10 +34,10 @@ import numpy as np
 
 from unskew.data.files import cells
 from unskew.data.files.archives import check_unpacked
+from unskew.data.files.folder_tree import PARQUET_ENDING, PART_NAMES
 from unskew.data.files.sheets import ColumnSubset
-from unskew.data.files.tree import PARQUET_ENDING, PART_NAMES
 from unskew.data.samples.conversion import damage_as_error
-from unskew.data.storage.sample_rows import MEMORY_SHARE
+from unskew.data.storage.rows_on_disk import MEMORY_SHARE
 from unskew.errors import DataError, excerpt
 from unskew.system.machine import usable_memory
 

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 
 from unskew.data.files import cells
+from unskew.data.files.folder_tree import PART_NAMES
 from unskew.data.files.sheets import Sheet
-from unskew.data.files.tree import PART_NAMES
 from unskew.data.kinds.features import (
     MOST_KINDS,
     NAME_SEPARATOR,

@@ -383,8 +383,9 @@ def fill(
 
 
 def fill_as(sheet: Sheet, form: Mapping[str, Any]) -> Sheet:
-    """A table to be predicted, filled as the training rows of `form` (Intake.form) were, with a warning that
-    counts the cells; as it is if the training rows were complete."""
+    """A table to be predicted, with its missing values filled as in training, and a warning that counts the
+    cells; unchanged if the training rows were complete. form: how the training rows were read
+    (Intake.form)."""
     if "missing" not in form:
         return sheet
     filled = dict(sheet.columns)

@@ -8,13 +8,6 @@
     fractions               refused, unless they are named as the target of a regression
     numbers far apart       refused above 10 classes for each that occurs
 
-Labels at every token of a sequence, y [N, T] for samples x [N, T], are whole numbers from 0:
-
-    -100 (as Hugging Face writes it) or -1   a token that does not count, such as padding
-    only zeros and ones                      read as labels of tokens if `classes` names another number than T
-                                             of them, or if some token does not count; else as one-hot rows,
-                                             or several labels a sample
-
 Letters: N samples, C classes, L labels of a sample, T tokens.
 """
 
@@ -31,7 +24,7 @@ from unskew.data.kinds.masks import as_masks
 from unskew.data.samples.conversion import array_of
 from unskew.data.samples.dataset import NO_LABEL, Target, check_targets
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
-from unskew.data.storage.sample_rows import row_blocks
+from unskew.data.storage.rows_on_disk import row_blocks
 from unskew.errors import DataError, excerpt, suggestion
 from unskew.formats.specs import split_names
 
@@ -259,6 +252,13 @@ def read_token_labels(
     name: str, xs: Sequence[np.ndarray], ys: tuple[Any, Any], classes: Sequence[str] | None
 ) -> Labels:
     """The labels of training and test samples, int64 [N, T], -1 for a token that does not count.
+
+    Labels y [N, T] of samples x [N, T] are whole numbers from 0:
+
+        -100 (as Hugging Face writes it) or -1   a token that does not count, such as padding
+        only zeros and ones                      read as labels of tokens if `classes` names another number
+                                                 than T of them, or if some token does not count; else as
+                                                 one-hot rows, or several labels a sample
 
     name: name of the set, for messages. xs: the samples of both parts. ys: their labels, the second None
     without a test set. classes: names. Raises DataError (E404) for labels that cannot be read, and for those

@@ -15,7 +15,7 @@ import numpy as np
 from unskew.data.kinds.images import ImageSettings, decode_image, read_each, size_notes
 from unskew.data.kinds.sounds import SoundFormat, read_sound, sound_notes, spectrogram_shape
 from unskew.data.samples.reading_notes import Note
-from unskew.data.storage.sample_rows import SampleSink
+from unskew.data.storage.rows_on_disk import SampleSink
 
 Conversion: TypeAlias = Mapping[str, Any]
 """How files become samples, as JSON: `kind`, "images" or "sounds", and the fields of `ImageSettings` or

@@ -37,7 +37,7 @@ from unskew.data.samples.conversion import (
 from unskew.data.samples.dataset import SAMPLE_WEIGHT, Dataset, Target, with_test_set
 from unskew.data.samples.packing import are_inputs, input_column, pack
 from unskew.data.samples.reading_notes import Intake, Note, quantity
-from unskew.data.storage.sample_rows import first_duplicates, row_digests
+from unskew.data.storage.rows_on_disk import first_duplicates, row_digests
 from unskew.errors import DataError
 from unskew.formats.input_layout import Layout
 from unskew.formats.specs import split_names

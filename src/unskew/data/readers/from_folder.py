@@ -18,8 +18,7 @@ from typing import Annotated
 import numpy as np
 
 from unskew.data.files import cells
-from unskew.data.files.sheets import Sheet, read_csv
-from unskew.data.files.tree import (
+from unskew.data.files.folder_tree import (
     IMAGE_FOLDERS,
     MASK_FOLDERS,
     MASK_SUFFIXES,
@@ -32,6 +31,7 @@ from unskew.data.files.tree import (
     pair_masks,
     read_tree,
 )
+from unskew.data.files.sheets import Sheet, read_csv
 from unskew.data.kinds.column_roles import (
     GROUP_COLUMN,
     INDEPENDENT,
@@ -99,7 +99,7 @@ def folder(
     CLASS/*.wav          sounds in class folders, as log-mel spectrograms (unskew.data.kinds.sounds)
     SITE/CLASS/*         either of them with a site, which becomes the column `site`
     images/ and masks/   images with masks of equal file names (endings may differ), resized alike; also
-                         SITE/images/ ...; see unskew.data.files.tree for other spellings
+                         SITE/images/ ...; see unskew.data.files.folder_tree for other spellings
     any folders + *.csv  files that a table lists by name, with labels, sites and further columns
 
     group: what files of one patient or recording share, which no split separates: a column of the CSV that
@@ -312,8 +312,8 @@ class Listing:
 
 
 def find_listing(tree: FolderTree, files: Sequence[File], named: set[str]) -> Listing | None:
-    """The CSV below the folder that lists the files; None without one. Of several it is the one with all
-    named columns.
+    """The CSV below the folder that lists the files; None without one. If several list files,
+    it is the one with all named columns.
 
     Raises DataError (E404) if several CSVs are possible, for a name that may be that of several files, and
     for a file in two rows.

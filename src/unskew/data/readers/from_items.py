@@ -23,7 +23,7 @@ from unskew.data.kinds.images import channels_first
 from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import array_of, depth_of, sample_array
 from unskew.data.samples.reading_notes import Note
-from unskew.data.storage.sample_rows import SampleSink
+from unskew.data.storage.rows_on_disk import SampleSink
 from unskew.errors import DataError, excerpt
 
 INPUT_KEYS = ("x", "image", "img", "pixel_values", "input", "inputs", "features", "audio", "data")

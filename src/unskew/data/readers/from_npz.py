@@ -16,13 +16,13 @@ from typing import Annotated, Any, TypeAlias
 import numpy as np
 
 from unskew.data.files.archives import Archive
-from unskew.data.files.tree import is_npy_folder
+from unskew.data.files.folder_tree import is_npy_folder
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.conversion import AxisOrder, map_npy
 from unskew.data.samples.dataset import Constants, Dataset, Target
 from unskew.data.samples.packing import archive_inputs
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
-from unskew.data.storage.sample_rows import is_streamed
+from unskew.data.storage.rows_on_disk import is_streamed
 from unskew.errors import DataError, UsageError
 from unskew.formats.input_layout import Layout
 from unskew.system import disk, python_files

@@ -68,7 +68,7 @@ from unskew.data.readers.raw_samples import RawSamples
 from unskew.data.samples.conversion import DEPTHS, AxisOrder, channels_first, check_axes
 from unskew.data.samples.dataset import Constants, Dataset, Target
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
-from unskew.data.storage.sample_rows import SampleSink, fits_memory, float32_bytes
+from unskew.data.storage.rows_on_disk import SampleSink, fits_memory, float32_bytes
 from unskew.errors import DataError, excerpt
 from unskew.formats.specs import split_names
 

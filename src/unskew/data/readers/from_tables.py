@@ -17,6 +17,7 @@ import numpy as np
 
 from unskew.data.files import cells
 from unskew.data.files.cells import DecimalSetting, NumberFormat, ThousandsSetting
+from unskew.data.files.folder_tree import PART_NAMES
 from unskew.data.files.sheets import (
     CSV_ENDINGS,
     ColumnSubset,
@@ -26,7 +27,6 @@ from unskew.data.files.sheets import (
     table_ending,
     table_files,
 )
-from unskew.data.files.tree import PART_NAMES
 from unskew.data.kinds.column_roles import (
     INDEPENDENT,
     column_named,

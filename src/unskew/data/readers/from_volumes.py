@@ -1,7 +1,7 @@
 """A data set from medical volumes in folders, as slices: with masks, or with a class for each volume.
 
 imagesTr/case.nii.gz + labelsTr/case.nii.gz
-    images and masks in folders side by side (unskew.data.files.tree)
+    images and masks in folders side by side (unskew.data.files.folder_tree)
 [site/] patient/scan.nii.gz + patient/scan_seg.nii.gz
     a mask next to its image, or the only one of its folder
 sub-01/anat/sub-01_T1w.nii.gz + derivatives/.../sub-01_dseg.nii.gz
@@ -39,8 +39,7 @@ from annotated_types import Ge, Le
 
 from unskew.data.files import cells
 from unskew.data.files.archives import most_unpacked
-from unskew.data.files.sheets import read_csv
-from unskew.data.files.tree import (
+from unskew.data.files.folder_tree import (
     CHANNEL_SUFFIX,
     MASK_FOLDERS,
     MASK_SUFFIXES,
@@ -53,6 +52,7 @@ from unskew.data.files.tree import (
     plain_name,
     read_tree,
 )
+from unskew.data.files.sheets import read_csv
 from unskew.data.kinds.column_roles import (
     FEWEST_FILE_GROUPS,
     INDEPENDENT,

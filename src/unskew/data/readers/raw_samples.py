@@ -26,7 +26,7 @@ from unskew.data.samples.conversion import (
 from unskew.data.samples.dataset import SAMPLE_WEIGHT, Dataset, Target
 from unskew.data.samples.packing import PackedSamples, are_inputs, pack
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate
-from unskew.data.storage.sample_rows import concatenate_samples, select_samples
+from unskew.data.storage.rows_on_disk import concatenate_samples, select_samples
 from unskew.errors import DataError, excerpt
 
 ClassNames = tuple[str, ...]
@@ -179,8 +179,8 @@ def check_columns(sets: Sequence[tuple[str, RawSamples]]) -> Mapping[str, Any]:
 
 
 def share_numbering(sets: Sequence[tuple[str, RawSamples]]) -> list[RawSamples]:
-    """The sets with one list of classes. Where sets have other lists, each with its own numbers, labels
-    become the names of the classes, those of the first set first.
+    """The sets with one list of classes. If their lists differ, so that one number means different classes,
+    labels become the names of the classes, those of the first set first.
 
     sets: the sets, each with its name for messages. Raises DataError (E404) if the names do not identify the
     classes.

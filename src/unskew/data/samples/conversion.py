@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unskew.data.storage.sample_rows import fits_memory, is_streamed, mapped_rows
+from unskew.data.storage.rows_on_disk import fits_memory, is_streamed, mapped_rows
 from unskew.errors import DataError, excerpt
 
 LARGE = 1 << 30
@@ -94,9 +94,8 @@ def scale_samples(x: np.ndarray, name: str) -> np.ndarray:
     values.
 
     The rows of a large mapped file are read and scaled when they are needed
-    (unskew.data.storage.sample_rows). A smaller file is copied into memory, so later changes of the file have
-    no effect.
-    Raises DataError (E403) for a large mapping that was changed in memory.
+    (unskew.data.storage.rows_on_disk). A smaller file is copied into memory, so later changes of the file
+    have no effect. Raises DataError (E403) for a large mapping that was changed in memory.
     """
     if is_streamed(x):
         return x

@@ -1,15 +1,5 @@
 """A data set before it is dealt to clients: samples, labels or a target, and what every set must satisfy.
-
-target      a number to predict, or several, learnt as (y - center) / scale, by default with the mean and the
-            standard deviation of the training samples. Ten groups of equally many training samples, from the
-            smallest targets (of several: of the first) to the largest, stand for classes where samples are
-            drawn in proportion; fewer where values recur.
-checks      labels in range, samples finite, lengths equal
-hold-outs   a test set for a set without one, or validation samples; every call chooses the same rows
-            for any seed of a run. Samples of one group, such as a patient, stay on one side
-
-Letters: N samples, C classes, K targets, T tenths, G groups.
-"""
+Letters: N samples, C classes, K targets, T tenths, G groups."""
 
 from __future__ import annotations
 
@@ -23,7 +13,7 @@ import numpy as np
 
 from unskew.data.samples import scaling
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate, quantity
-from unskew.data.storage.sample_rows import Rows, map_samples, select_samples
+from unskew.data.storage.rows_on_disk import Rows, map_samples, select_samples
 from unskew.errors import DataError, UsageError, excerpt, printable
 from unskew.formats.input_layout import Layout
 
@@ -124,7 +114,11 @@ def _first_target(y: np.ndarray) -> np.ndarray:
 
 
 def tenth_edges(y: np.ndarray) -> np.ndarray:
-    """The limits between the tenths of these targets, ascending, [T - 1]."""
+    """The limits between the tenths of these targets, ascending, [T - 1].
+
+    Ten groups of equally many training samples, from the smallest targets (of several: of the first) to the
+    largest, stand for classes where samples are drawn in proportion; fewer where values recur.
+    """
     if not len(y):
         return np.zeros(0)
     y = _first_target(y)
@@ -362,7 +356,7 @@ class Dataset(SampleForm):
     """Training and test samples with their labels.
 
     x: [N, ...] float32, channels first, in natural units (images: [0, 1]); or `Rows` that are read from disk
-    when they are needed (unskew.data.storage.sample_rows).
+    when they are needed (unskew.data.storage.rows_on_disk).
     y: classes, int64 [N], 0 to C-1; or masks, whole numbers [N, H, W] for x [N, channels, H, W], a class for
     every pixel; or labels of tokens, int64 [N, T] for x [N, T], -1 for a token that does not count; or
     targets, float64 [N], or [N, K] of several; or several labels a sample, bool [N, C].
@@ -483,7 +477,8 @@ def with_test_set(dataset: Dataset, share: float, site: str = "", first: np.ndar
     dataset: without a test set; it is returned unchanged if no training sample would be left.
     site: the column of sites, if there is one; the share is then taken from every class of every site.
     first: for each sample the first identical one, int64 [N]; copies stay on one side, unless that would
-    halve or double the share. Of a set with groups, whole groups are held out instead.
+    halve or double the share. If the set has groups, whole groups are held out.
+    Every call chooses the same rows, for any seed of a run.
     """
     rng, kinds = np.random.default_rng(1797), strata(dataset.y)
     if dataset.group_column:

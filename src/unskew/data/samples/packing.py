@@ -18,7 +18,7 @@ import numpy as np
 
 from unskew.data.samples.conversion import DEPTHS, LARGE, check_axes, sample_array
 from unskew.data.samples.reading_notes import Note
-from unskew.data.storage.sample_rows import (
+from unskew.data.storage.rows_on_disk import (
     Rows,
     SampleSink,
     is_streamed,

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from unskew.data.storage.sample_rows import moments
+from unskew.data.storage.rows_on_disk import moments
 from unskew.formats.input_layout import Layout
 
 Constants: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]

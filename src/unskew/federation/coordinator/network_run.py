@@ -64,7 +64,7 @@ from unskew.runs.resolve import run_on
 from unskew.runs.run_folder import RunFolder, Say, Shown
 from unskew.scores import latest
 from unskew.system import disk
-from unskew.system.failures import explain
+from unskew.system.unexpected_errors import explain
 
 IN_EVERY_ROUND = ("E108",)
 """Code of a merge that is weaker than specified with few replies, reported in every round."""
@@ -72,7 +72,8 @@ IN_EVERY_ROUND = ("E108",)
 
 @dataclass
 class Notices:
-    """Reports events: (round, code, sentence). Those before the record is open are recorded when it opens."""
+    """Reports events: (round, code, sentence). Events that come before the
+    record is open are added to it when it opens."""
 
     say: Callable[[str], None]
     _record: Record | None = None

@@ -1,24 +1,5 @@
 """Sites that differ suspiciously from the others, in norms of replies, units or sample counts; and sites'
-weights in a run.
-
-Norms. A reply may be finite, of the right shape, and still ruin the model. A site's change d_k of the model
-is measured by its norm over all trained weights together, and over all statistics of batch normalisation
-together; the contribution of a Part's Share is measured by the norm of all its tensors. The norm is compared
-with the median of the other sites', both as it is and per local step, because a site with many samples moves
-further and one with few moves further in each step:
-
-    r_k = min(|d_k| / median_{j != k} |d_j|,  (|d_k| / S_k) / median_{j != k} (|d_j| / S_j))    S local steps
-
-A reply is refused if r_k > 10 and |d_k| > max(|w|, 1). With two sites either may be the outlier, so |d_k|
-must be a hundred times that bound, and Shares are not compared. Shared sums grow with the samples, so r_k >
-1,000,000 is required for them. Inputs and features do not grow: their root mean square is compared without
-regard to the steps, and r_k > 1,000 is refused.
-
-Units. The means and deviations that `standardise` collects reveal sites with other units of measurement
-(unskew.data.column_statistics).
-
-Letters: K replies or sites, J those other than one, C channels.
-"""
+weights in a run. Letters: K replies or sites, J those other than one, C channels."""
 
 from __future__ import annotations
 
@@ -54,7 +35,21 @@ class Change:
 
 @dataclass
 class NormOutliers:
-    """shared: names of the trained weights; steps: local steps, by client."""
+    """A comparison of each reply with the others, because a reply may be finite, of the right shape, and
+    still ruin the model. shared: names of the trained weights; steps: local steps, by client.
+
+    A site's change d_k of the model is measured by its norm over all trained weights together, and over all
+    statistics of batch normalisation together; the contribution of a Part's Share by the norm of all its
+    tensors. The norm is compared with the median of the other sites', both as it is and per local step,
+    because a site with many samples moves further and one with few moves further in each step:
+
+        r_k = min(|d_k| / median_{j != k} |d_j|,  (|d_k| / S_k) / median_{j != k} (|d_j| / S_j))    S: steps
+
+    A reply is refused if r_k > 10 and |d_k| > max(|w|, 1). With two sites either may be the outlier, so |d_k|
+    must be a hundred times that bound, and Shares are not compared. Shared sums grow with the samples, so r_k
+    > 1,000,000 is required for them. Inputs and features do not grow: their root mean square is compared
+    without regard to the steps, and r_k > 1,000 is refused.
+    """
 
     shared: Sequence[str]
     steps: Mapping[int, int]

@@ -1,15 +1,5 @@
 """The round's exchange over a network: sites train in place of the in-process trainer, and score themselves.
-
-Scores: the weights sent down for a round are those to score for the round before, so sites score them with
-the training and that round's metrics are written then. Only the last round's scores need an exchange of
-their own. The server scores its own test set if it has one.
-
-Dropped replies: everything that sites have sent is in the run's ledger, even if no merge has used it
-because it was malformed, an outlier or in a round with too few replies. `events.jsonl`
-gives the reason.
-
-Letters: M metrics.
-"""
+Letters: M metrics."""
 
 from __future__ import annotations
 
@@ -66,7 +56,12 @@ defined there."""
 
 @dataclass
 class SiteScores:
-    """The engine's Scoring for clients that are sites. own: scores the server's test set."""
+    """The engine's Scoring for clients that are sites. own: scores the server's test set.
+
+    The weights sent down for a round are those to score for the round before, so sites score them with the
+    training and that round's metrics are written then. Only the last round's scores need an exchange of their
+    own. The server scores its own test set if it has one.
+    """
 
     sites: Attendance
     own: Evaluation
@@ -189,7 +184,11 @@ class SiteScores:
 
 @dataclass
 class SiteExchange:
-    """The engine's Exchange for clients that are sites. Noise comes from the server's operating system."""
+    """The engine's Exchange for clients that are sites. Noise comes from the server's operating system.
+
+    Everything that sites have sent is in the run's ledger, even if no merge has used it because it was
+    malformed, an outlier or in a round with too few replies. `events.jsonl` gives the reason.
+    """
 
     sites: Attendance
     scores: SiteScores

@@ -1,12 +1,4 @@
-"""Access to the front: admitted keys, rates of sites, the machine that uses a site's key, and refusals.
-
-A site's name is held by the process or machine that came first, until nothing has been received from it for
-a while.
-
-The first refusal of an address is written as a line, further ones every ten minutes, each line with the
-number of attempts. A flood therefore writes a few lines an hour for each of at most 32 addresses, and every
-attempt is counted.
-"""
+"""Access to the front: admitted keys, rates of sites, the machine that uses a site's key, and refusals."""
 
 from __future__ import annotations
 
@@ -45,7 +37,11 @@ same."""
 
 
 class SiteHolders:
-    """The place (see `place_of`) with the right to each site's name, and the time of its last request."""
+    """The place (see `place_of`) with the right to each site's name, and the time of its last request.
+
+    A site's name is held by the process or machine that came first, until nothing has been received from it
+    for a while.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock, self._holders = clock, dict[str, tuple[int, float]]()
@@ -70,7 +66,12 @@ OTHER_ADDRESSES = "other addresses"
 
 
 class Refusals:
-    """Counts refused attempts and writes lines about them. write: receives the lines."""
+    """Counts refused attempts and writes lines about them. write: receives the lines.
+
+    The first refusal of an address is written as a line, further ones every ten minutes, each line with the
+    number of attempts. A flood therefore writes a few lines an hour for each of at most 32 addresses, and
+    every attempt is counted.
+    """
 
     def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
         self.write, self.clock = write, clock

@@ -1,14 +1,5 @@
 """A site's description of its data and software before round 1, and the check that the sites of a run fit
-together.
-
-Form: how a site's table or sounds became samples. Samples of equal shape may mean different things: the
-columns of a table in another order, other words encoded as columns of 0 and 1, sounds read at another rate.
-The form contains nothing about single samples and no word of the data.
-
-Versions: ends with equal first two numbers of unskew's version (0.1.0 and 0.1.7) work together under any
-Python. The last number of unskew and the version of torch can change the last bits of weights, so a
-difference there is reported and not refused.
-"""
+together."""
 
 from __future__ import annotations
 
@@ -51,7 +42,12 @@ confirmed.
 
 
 def form_of(data: Dataset) -> Form:
-    """The form of a data set: its columns or sound settings with their encodings."""
+    """The form of a data set: its columns or sound settings with their encodings.
+
+    Samples of equal shape may mean different things: the columns of a table in another order, other words
+    encoded as columns of 0 and 1, sounds read at another rate. The form contains nothing about single samples
+    and no word of the data.
+    """
     read: Mapping[str, Any] = data.intake.form if data.intake else {}
     heard = SOUNDS.items() if read.get("kind") == "sounds" else ()
     sounds = tuple((what, f"{read[what]:g} {unit}") for what, unit in heard)
@@ -124,6 +120,10 @@ def versions() -> dict[str, str]:
 
 def version_conflict(here: str, ours: Mapping[str, str], there: str, theirs: Mapping[str, str]) -> str:
     """Why two ends cannot work together and which one must upgrade, without a full stop; "" if they can.
+
+    Ends with equal first two numbers of unskew's version (0.1.0 and 0.1.7) work together under any Python.
+    The last number of unskew and the version of torch can change the last bits of weights, so a difference
+    there is reported and not refused.
 
     here, there: names of the ends; ours, theirs: their versions by package. An end without a version is
     accepted.

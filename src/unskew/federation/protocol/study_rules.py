@@ -263,7 +263,7 @@ def score_names(fed: Fed) -> tuple[str, ...]:
 
 
 def score_key(scope: str, metric: str) -> str:
-    """The name among a site's scores of a metric that a study names."""
+    """The key of an additional metric in the scores that a site sends, such as `global.auroc`."""
     return f"{scope}.{metric}"
 
 

@@ -1,13 +1,8 @@
 """The processes of `unskew site run`: this one has the connection to the server, and a worker has the data.
 
-The connection is Flower's fleet API, and a loop that answers the server's messages one by one.
-
-Flower's SuperNode downloads the code of each run and starts it in processes of its own. This connection
-asks for messages only: no code that a server offers is ever fetched, installed or run.
-
-Heartbeats come from a thread, and the worker may hang, be killed or take minutes to load its data without a
-loss of the connection. A site that has lost the server reconnects. What the worker prints for the site's
-operator goes to its log and to this process's output.
+The connection is Flower's fleet API, and a loop that answers the server's messages one by one. Flower's
+SuperNode downloads the code of each run and starts it in processes of its own. This connection asks for
+messages only: no code that a server offers is ever fetched, installed or run.
 """
 
 # pyright: reportMissingImports=false
@@ -390,7 +385,12 @@ GOODBYE_S = 5.0
 
 @dataclass
 class SiteProcesses:
-    """The programs of `unskew site run`. say: prints events of the connection and of the worker."""
+    """The programs of `unskew site run`. say: prints events of the connection and of the worker.
+
+    Heartbeats come from a thread, and the worker may hang, be killed or take minutes to load its data without
+    a loss of the connection. A site that has lost the server reconnects. What the worker prints for the
+    site's operator goes to its log and to this process's output.
+    """
 
     joined: SiteFolder
     data: str

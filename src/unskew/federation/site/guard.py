@@ -33,7 +33,7 @@ from unskew.federation.site.site_ledger import (
 )
 from unskew.federation.site.study_review import Study, check_run, check_settings, check_study
 from unskew.methods import registry
-from unskew.system import failures
+from unskew.system import unexpected_errors
 from unskew.system.disk import is_full
 
 PATH_PLACEHOLDER = "a file of the site"
@@ -75,7 +75,7 @@ def answerable(error: Exception, say: Callable[[str], None]) -> UnskewError:
     the operator is shown the rest.
     """
     if isinstance(error, UnskewError) or is_full(error):
-        return failures.explain(error)
+        return unexpected_errors.explain(error)
     say(printable(f"a request failed: {type(error).__name__}: {error}"[:MOST_TEXT]))
     return UnskewError("E311", f"{type(error).__name__}; the site's log says more.")
 
@@ -207,7 +207,7 @@ class Guard:
 
     @property
     def ledger(self) -> SiteLedger:
-        """What has left so far. Raises UsageError (E521) if it cannot be read."""
+        """The record of what has left this site. Raises UsageError (E521) if it cannot be read."""
         return self._read(SiteLedger.read)
 
     def note(self, number: str, asked: AnsweredRequest, tree: Tree, header: Mapping[str, Any]) -> None:

@@ -1,26 +1,5 @@
 """One run as a site takes part in it: the method, the model and the trainer, built once and kept in memory;
-the run's folder, `SITE/runs/NUMBER/`; and the slices that the site holds of it.
-
-The folder contains the number of the last answered request, the run's setup, and the site's private state.
-The private state after round t is in `private-<t>.safetensors`. A request names the last round of this site
-that the server has counted, so a late answer, or a server that returns to its checkpoint, changes nothing.
-
-Slices: a request leaves out the leaves of slices that the site holds already, and those that are still the
-zeros with which they began (see `round/deliveries.py`). `slices.safetensors` has them, so that a restarted
-site needs nothing again. A new setup removes the file, and the coordinator then sends everything.
-
-Noisy replies: a guarantee counts one reply per round and trip, for any number of requests. A site draws
-this noise, and the samples of every step, from its operating system. A second reply to a request would
-contain other noise, and a reader of both would learn more than epsilon allows. The reply is therefore
-stored before it is sent, and sent again if the coordinator was killed and asks again. Scores are not
-stored; no noise covers them.
-
-An operator may remove all `*.safetensors` of a run that is over. Files that protect the site remain: the
-number of the last request, so that no old request is answered again, the last round with a noisy reply, and
-the list and ledger of what has left.
-
-Letters: M metrics.
-"""
+the run's folder, `SITE/runs/NUMBER/`; and the slices that the site holds of it. Letters: M metrics."""
 
 from __future__ import annotations
 
@@ -223,7 +202,13 @@ def build_run(
 
 @dataclass
 class HeldSlices:
-    """path: of the file. tree: leaves by Part, as they came. numbers: the coordinator's, by `part/leaf`."""
+    """The slices of a run that the site holds. path: their file. tree: the received leaves, by Part. numbers:
+    the coordinator's number of each leaf's content, by `part/leaf`.
+
+    A request leaves out the leaves of slices that the site holds already, and those that are still the zeros
+    with which they began (see `round/deliveries.py`). The file lets a restarted site need nothing again. A
+    new setup removes it, and the coordinator then sends everything.
+    """
 
     path: Path
     tree: Tree
@@ -315,7 +300,16 @@ NOISY_ROUNDS = 2
 
 @dataclass(frozen=True)
 class SiteRunFolder:
-    """The folder of a run. path: named after the run's number. site: the site's name."""
+    """The folder of a run. path: named after the run's number. site: the site's name.
+
+    It contains the number of the last answered request, the run's setup, and the site's private state, after
+    round t in `private-<t>.safetensors`. A request names the last round of this site that the server has
+    counted, so a late answer, or a server that returns to its checkpoint, changes nothing.
+
+    An operator may remove all `*.safetensors` of a run that is over. Files that protect the site remain: the
+    number of the last request, so that no old request is answered again, the last round with a noisy reply,
+    and the list and ledger of what has left.
+    """
 
     path: Path
     site: str
@@ -429,9 +423,15 @@ class SiteRunFolder:
     ) -> list[Reply]:
         """The result of `answer`, or its stored result for an earlier request with an equal order.
 
+        A guarantee counts one reply per round and trip, for any number of requests. A site draws this noise,
+        and the samples of every step, from its operating system, so a second reply would contain other noise,
+        and a reader of both would learn more than epsilon allows. The reply is therefore stored before it is
+        sent, and sent again if the coordinator was killed and asks again. Scores are not stored; no noise
+        covers them.
+
         name: of the file with the last answered round, which stays when an operator removes the replies.
-        before: that round while there is no file; a trip may be due before round 1. Raises UsageError
-        (E520) for another order in an answered round, or if the reply is no longer stored.
+        before: that round while there is no file; a trip may be due before round 1. Raises UsageError (E520)
+        for another order in an answered round, or if the reply is no longer stored.
         """
         t, book = request.header["t"], self.path / name
         # everything in a request that determines the reply

@@ -1,12 +1,4 @@
-"""Records of a site: what has left it, and what it has stated to its coordinator.
-
-`spent.json` in the site's folder, and a ledger in the folder of every run: what has left. Both are written
-before an answer is sent, so that a crash can only make them overstate it.
-
-`said.jsonl`: the site's statements about its data before a run begins, and every error. A coordinator may
-ask any number of times, so each different statement is written once, before it is sent, with the first run
-that read it. The number of different statements is limited.
-"""
+"""Records of a site: what has left it, and what it has stated to its coordinator."""
 
 from __future__ import annotations
 
@@ -110,7 +102,11 @@ class RunLedger:
 
 @dataclass
 class SiteLedger:
-    """All runs that have begun at a site, by number."""
+    """All runs that have begun at a site, by number.
+
+    `spent.json` in the site's folder has it, and a ledger in the folder of every run. Both are written before
+    an answer is sent, so that a crash can only make them overstate it.
+    """
 
     folder: Path
     runs: dict[str, RunLedger]
@@ -234,6 +230,10 @@ NOT_WRITTEN_TEXT = "the site says no more of it: what it says could not be writt
 def note_statement(folder: Path, run: str, asked: str, what: Mapping[str, Any]) -> bool:
     """Record a statement to a coordinator before it is made. False if that is impossible, and it must then
     not be made.
+
+    `said.jsonl` has the site's statements about its data before a run begins, and every error. A coordinator
+    may ask any number of times, so each different statement is written once, with the first run that read it.
+    The number of different statements is limited.
 
     folder: the site's folder. asked: the kind of the request.
     """

@@ -22,13 +22,13 @@ import numpy as np
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from unskew import config, models
-from unskew.attacks.registry import HEAD, what_it_tells
+from unskew.attacks.registry import HEAD, readers_lines
 from unskew.config import Settings
 from unskew.core import encoding
-from unskew.core.account import Account, epsilon_text
 from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import HOOKS, Part, overrides
+from unskew.core.privacy_account import Account, epsilon_text
 from unskew.core.shares import Share
 from unskew.core.trees import bytes_text
 from unskew.data.samples.dataset import Dataset
@@ -261,7 +261,7 @@ def disclosure_lines(
         text = "of sums nothing is measured; a simulation of this study without secure aggregation bounds it"
         return [*lines, f"{HEAD}{text} from above"]
     run = f"{indent}RUN: a simulation of this study on data like these"
-    return [*lines, *what_it_tells(method, fed, "RUN"), run]
+    return [*lines, *readers_lines(method, fed, "RUN"), run]
 
 
 def forecast(

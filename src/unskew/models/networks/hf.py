@@ -8,9 +8,9 @@ from annotated_types import Ge, Gt, Lt
 from torch import nn
 
 from unskew.errors import UsageError
-from unskew.models import pretrained
+from unskew.models import language_models
 from unskew.models.blocks import require
-from unskew.models.pretrained import LastToken, MeanPooling, SequenceModel
+from unskew.models.language_models import LastToken, MeanPooling, SequenceModel
 
 
 def hf(
@@ -39,7 +39,7 @@ def hf(
     """A transformer and a dense head for classes or for the next token. Adapters and a new head train and
     leave."""
     require("hf", shape, len(shape) == 1, "[tokens], ids of words")
-    model = pretrained.load_model(path, causal=answers == "next")
+    model = language_models.load_model(path, causal=answers == "next")
     config = model.config.get_text_config()
     longest = getattr(config, "max_position_embeddings", None)
     if longest and 0 < longest < shape[0]:  # -1: any length
@@ -49,12 +49,12 @@ def hf(
     ignored = config.pad_token_id if padding < 0 else padding
     head = nn.Linear(config.hidden_size, classes)
     if answers == "next":
-        model, head = pretrained.split_head(model, path, classes)
+        model, head = language_models.split_head(model, path, classes)
         head.requires_grad_(not lora_rank)
-    causal = answers == "next" or not pretrained.fills_in(config.to_dict())
+    causal = answers == "next" or not language_models.fills_in(config.to_dict())
     kind = LastToken if answers == "next" else MeanPooling
-    body = kind(model, ignored, causal, pretrained.local_attention(config, causal))
-    pretrained.check_attention(body, path, shape[0], config.vocab_size)
+    body = kind(model, ignored, causal, language_models.local_attention(config, causal))
+    language_models.check_attention(body, path, shape[0], config.vocab_size)
     if lora_rank:
-        body.model = pretrained.add_adapters(model, lora_rank, lora_alpha, lora_dropout, targets)
+        body.model = language_models.add_adapters(model, lora_rank, lora_alpha, lora_dropout, targets)
     return SequenceModel(body, head, config.vocab_size, brings_head=answers == "next")

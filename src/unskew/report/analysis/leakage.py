@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unskew.attacks import registry
-from unskew.attacks.registry import EXTREMES, NOT_MEASURED, in_clear
-from unskew.core.account import epsilon_text
-from unskew.report.analysis.numbers import MISSING, with_unit
+from unskew.attacks.registry import EXTREMES, NOT_MEASURED, clear_disclosure
+from unskew.core.privacy_account import epsilon_text
+from unskew.report.analysis.number_formats import MISSING, with_unit
 from unskew.report.analysis.runs import RunData, Traffic
 from unskew.report.analysis.stats import Score, interval
 from unskew.report.analysis.summary import MethodSummary
@@ -93,16 +93,16 @@ def leakage_of(method: str, group: Sequence[RunData], score: Score) -> Leakage:
     """The leakage of a method. group: its runs, one per seed."""
     sent = {t.share: t for run in group for t in run.traffic if t.way == "up"}
     payloads = sorted(sent, key=lambda share: (share != "w", share))
-    clear = {share: words for share, t in sent.items() if (words := in_clear(t.kind, t.samples))}
+    clear = {share: words for share, t in sent.items() if (words := clear_disclosure(t.kind, t.samples))}
     epsilon, reading = max((_guarantee(run) for run in group), key=lambda pair: pair[0])
     leaks = [leak for share in payloads for leak in _leaks(group, share)]
-    unknown = {p: unmade(sent[p], group) for p in payloads if p not in clear}
+    unknown = {p: missing_attacks(sent[p], group) for p in payloads if p not in clear}
     known = {leak.payload for leak in leaks}
     unknown = {p: names for p, names in unknown.items() if names or p not in known}
     return Leakage(method, score, epsilon, reading, tuple(leaks), clear, unknown, group[0].metric)
 
 
-def unmade(traffic: Traffic, group: Sequence[RunData]) -> list[str]:
+def missing_attacks(traffic: Traffic, group: Sequence[RunData]) -> list[str]:
     """The attacks that apply to a payload and lack a score of it in one of these runs, without the audit."""
     fitting = registry.attacks_on(traffic.share, group[0].federation.get("looked_up", ""))
     if traffic.sum_of:  # only the merged model can be attacked

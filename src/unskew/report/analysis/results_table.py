@@ -13,7 +13,15 @@ from dataclasses import asdict
 from typing import Any
 
 from unskew.report.analysis.frames import flat
-from unskew.report.analysis.numbers import MISSING, capitalise, digits, megabytes, p_value, plural, with_unit
+from unskew.report.analysis.number_formats import (
+    MISSING,
+    capitalise,
+    digits,
+    megabytes,
+    p_value,
+    plural,
+    with_unit,
+)
 from unskew.report.analysis.stats import FEWEST_PAIRS, SHORT_RUN
 from unskew.report.analysis.summary import MethodSummary, ScopedScore, benefit_sentence
 from unskew.round.run import REFERENCES

@@ -24,7 +24,7 @@ import yaml
 from unskew.errors import StateError, printable
 from unskew.records import client_lists, record, schema
 from unskew.round.run import is_reference
-from unskew.runs.coverage import (
+from unskew.runs.score_coverage import (
     FIRST_STAGE,
     MANY_DROPPED,
     Coverage,

@@ -8,14 +8,6 @@ leader is tested on the numbers by which it was chosen, so a p just below 0.05 i
 The terms of scoring are the last rounds of runs, the samples and the clients of their scores. A run without a
 value of a metric in its last evaluated round has no value, because a value of an earlier round is not its
 result.
-
-Whether federating pays is decided by the clients' scores under the best federated method and under local
-training, over the ranking rounds and paired by seed: g_s = method - local in seed s. Federating pays if every
-g_s is above the sample standard deviation of g over seeds, and does not pay if every -g_s is. Otherwise, and
-with one seed, the runs do not decide it. Nor do they if a score is a share and the mean lead is within what n
-test samples vary by chance, 1.96 sqrt((p (1 - p) + q (1 - q)) / (n + 2)) for two shares p and q, because all
-seeds are scored on the same samples. Of samples with groups, such as the images of patients, n counts groups,
-because the answers to samples of one group are alike.
 """
 
 from __future__ import annotations
@@ -27,7 +19,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from unskew.report.analysis.numbers import plural, with_unit
+from unskew.report.analysis.number_formats import plural, with_unit
 from unskew.report.analysis.runs import EVALUATED, RunData, by_method
 from unskew.report.analysis.stats import (
     NAN,
@@ -45,7 +37,7 @@ from unskew.report.analysis.stats import (
     trained_rounds,
 )
 from unskew.round.run import LOCAL
-from unskew.runs.coverage import MISSING_REASON, lost_replies
+from unskew.runs.score_coverage import MISSING_REASON, lost_replies
 from unskew.scores import MAIN, kind, of_setting, significant
 
 
@@ -214,7 +206,7 @@ def summary_table(runs: Sequence[RunData], target: float | None = None) -> list[
     """One summary per method, in order. target: a score; default: `target_of(runs)`."""
     target = target_of(runs) if target is None else target
     leader = leader_of(runs)
-    gaps = against(runs, leader) if leader else {}
+    gaps = gaps_to(runs, leader) if leader else {}
     by_last = ranks_by_last_round(runs)
     return [
         replace(_scored(group, by_last, target), leads=method == leader, gap=gaps.get(method))
@@ -253,7 +245,7 @@ def _finals_by_seed(runs: Sequence[RunData]) -> dict[str, dict[int, float]]:
     return {method: {r.seed: final(r, by_last) for r in group} for method, group in groups.items()}
 
 
-def against(runs: Sequence[RunData], leader: str) -> dict[str, Gap]:
+def gaps_to(runs: Sequence[RunData], leader: str) -> dict[str, Gap]:
     """The gaps of all other competing methods to the leader, paired by seed."""
     finals, which = _finals_by_seed(runs), kind(runs[0].metric)
     gaps: dict[str, Gap] = {}
@@ -351,7 +343,16 @@ def _mean_bytes(runs: Sequence[RunData], way: str) -> float:
 
 
 def benefit_sentence(summaries: Sequence[MethodSummary]) -> str:
-    """A sentence on whether federating pays for the clients; "" without local training in a common seed."""
+    """A sentence on whether federating pays for the clients; "" without local training in a common seed.
+
+    Whether federating pays is decided by the clients' scores under the best federated method and under local
+    training, over the ranking rounds and paired by seed: g_s = method - local in seed s. Federating pays if
+    every g_s is above the sample standard deviation of g over seeds, and does not pay if every -g_s is.
+    Otherwise, and with one seed, the runs do not decide it. Nor do they if a score is a share and the mean
+    lead is within what n test samples vary by chance, 1.96 sqrt((p (1 - p) + q (1 - q)) / (n + 2)) for two
+    shares p and q, because all seeds are scored on the same samples. Of samples with groups, such as the
+    images of patients, n counts groups, because the answers to samples of one group are alike.
+    """
     alone, best = _local_training(summaries), best_at_clients(summaries)
     if alone is None or best is None:
         return ""

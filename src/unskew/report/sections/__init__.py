@@ -19,7 +19,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from unskew.report.analysis.numbers import capitalise, noun
+from unskew.report.analysis.number_formats import capitalise, noun
 from unskew.report.analysis.runs import RunData, by_method, label_runs
 from unskew.report.analysis.summary import MethodSummary, summary_table, target_of
 from unskew.report.figures.svg import Line, colours, mean_line

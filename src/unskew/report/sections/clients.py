@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 
 from unskew.data.samples.reading_notes import abbreviate
-from unskew.report.analysis.numbers import capitalise, noun, plural, with_unit
+from unskew.report.analysis.number_formats import capitalise, noun, plural, with_unit
 from unskew.report.analysis.runs import RunData
 from unskew.report.analysis.summary import SURE, best_at_clients
 from unskew.report.figures.svg import (

@@ -10,11 +10,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from unskew.attacks.registry import NOT_MEASURED, commands, in_clear, readers
-from unskew.core.account import epsilon_text, guarantee_text
+from unskew.attacks.registry import NOT_MEASURED, clear_disclosure, commands, readers
+from unskew.core.privacy_account import epsilon_text, guarantee_text
 from unskew.report.analysis import leakage
-from unskew.report.analysis.leakage import Leakage, extremes, leakages, strongest, unmade
-from unskew.report.analysis.numbers import MISSING, digits, plural, size
+from unskew.report.analysis.leakage import Leakage, extremes, leakages, missing_attacks, strongest
+from unskew.report.analysis.number_formats import MISSING, digits, plural, size
 from unskew.report.analysis.runs import RunData, Traffic
 from unskew.report.figures.measures import image_rows
 from unskew.report.sections import Context, Section, figure, render
@@ -160,9 +160,9 @@ def _readers(traffic: Traffic, run: RunData) -> str:
 
 def _learned(traffic: Traffic, run: RunData) -> list[tuple[str, str]]:
     """Proofs, what is in clear, the findings of attacks, and the attacks that were not made."""
-    plain = [(words, "")] if (words := in_clear(traffic.kind, traffic.samples)) else []
+    plain = [(words, "")] if (words := clear_disclosure(traffic.kind, traffic.samples)) else []
     known = [*_proofs(traffic, run), *plain, *_attack_scores(traffic.share, run)]
-    left = [] if plain else unmade(traffic, [run])
+    left = [] if plain else missing_attacks(traffic, [run])
     return [*known, _not_measured(traffic, run, left)] if left or not known else known
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from unskew.report.analysis import results_table
-from unskew.report.analysis.numbers import MISSING, digits, with_unit
+from unskew.report.analysis.number_formats import MISSING, digits, with_unit
 from unskew.report.analysis.results_table import note
 from unskew.report.analysis.runs import EVALUATED
 from unskew.report.analysis.stats import Score

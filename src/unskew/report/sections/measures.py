@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from unskew.report.analysis.numbers import three_digits
+from unskew.report.analysis.number_formats import three_digits
 from unskew.report.analysis.runs import EVALUATED, RunData
 from unskew.report.analysis.stats import NAN, Score
 from unskew.report.figures.curves import curves

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.report.analysis.numbers import plural, whole_number
+from unskew.report.analysis.number_formats import plural, whole_number
 from unskew.report.analysis.runs import RunData
 from unskew.report.figures.svg import (
     SHADES,

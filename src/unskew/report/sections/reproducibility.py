@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unskew.formats import documents
-from unskew.report.analysis.numbers import plural
+from unskew.report.analysis.number_formats import plural
 from unskew.report.analysis.runs import RunData, read_json
 from unskew.report.sections import Context, Section, render, scopes
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from markupsafe import Markup
 
-from unskew.report.analysis.numbers import capitalise, noun, size
+from unskew.report.analysis.number_formats import capitalise, noun, size
 from unskew.report.analysis.runs import RunData
 from unskew.report.figures.curves import curves
 from unskew.report.figures.svg import Line

@@ -137,25 +137,25 @@ class RecordedRound:
 
 
 class RecordingExchange:
-    """An exchange that forwards to a trainer and records in `heard` all messages since the last `forget`."""
+    """An exchange that forwards to a trainer and keeps all messages since the last `forget` in `recorded`."""
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
         self.device, self.sent = trainer.device, trainer.sent
         self.kept, self.hooks = trainer.kept, trainer.hooks
         self.chance = trainer.chance
-        self.heard = RecordedRound()
+        self.recorded = RecordedRound()
 
     def forget(self) -> None:
         """Begin a new round."""
-        self.heard = RecordedRound()
+        self.recorded = RecordedRound()
 
     def train(self, start: Broadcast, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
         """The clients' replies; the record has encoded weights as a reader decodes them."""
         replies = self.trainer.train(start, cohort, private)
         method, fed = self.trainer.method, self.trainer.fed
-        self.heard.start, self.heard.private = start, private
-        self.heard.replies, _ = encoding.decode_replies(method, replies, start.received, fed, start.t)
+        self.recorded.start, self.recorded.private = start, private
+        self.recorded.replies, _ = encoding.decode_replies(method, replies, start.received, fed, start.t)
         return replies
 
     def visit(
@@ -163,7 +163,7 @@ class RecordingExchange:
     ) -> list[Reply]:
         """The replies of a trip, which are recorded."""
         replies = self.trainer.visit(trip, part, start, ids, private)
-        self.heard.visits.append(Visit(part, trip, start, private, replies))
+        self.recorded.visits.append(Visit(part, trip, start, private, replies))
         return replies
 
     def remarks(self) -> list[tuple[str, str]]:
@@ -197,7 +197,7 @@ class OverlayStore:
 T = TypeVar("T")
 
 
-class Scene:
+class TargetRun:
     """A finished run as seen by a reader of its payloads; `close` it after use.
 
     final: the state after the last round. last_t: the number of that round. trainer: the clients with their
@@ -281,7 +281,7 @@ class Scene:
         return [str(self.path), *self.named]
 
     @property
-    def told(self) -> str:
+    def remark(self) -> str:
         """A remark for findings if only the merged model was attacked; else ""."""
         return f"only the merged model was attacked, because {self.merged_only}" if self.merged_only else ""
 
@@ -316,17 +316,17 @@ class Scene:
         self._same(
             {"w": after.weights, **after.slices}, {"w": self.final.weights, **self.final.slices}, self.final.t
         )
-        return listener.heard
+        return listener.recorded
 
     def rounds(self) -> Iterator[tuple[int, RecordedRound, State]]:
         """(round, messages, state after it) of the repeated run; round 0 is before the first one."""
         loop, listener = self._loop(MemoryStore())
         now = loop.begin()
-        yield 0, listener.heard, now
+        yield 0, listener.recorded, now
         for t in range(1, self.last_t + 1):
             listener.forget()
             now, _ = loop.round(now, t)
-            yield t, listener.heard, now
+            yield t, listener.recorded, now
 
     def first(self, what: str, look: Callable[[int, RecordedRound, State], T | None]) -> T | None:
         """The first value other than None that `look` returns for `rounds`, or None.

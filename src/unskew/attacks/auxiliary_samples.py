@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unskew.attacks.scene import Scene
-from unskew.core.keys import numpy_key
+from unskew.attacks.target_run import TargetRun
+from unskew.core.random_keys import numpy_key
 from unskew.data.clients.federation import Federation
 from unskew.errors import UsageError
 from unskew.round.samples import load_samples
@@ -72,16 +72,16 @@ def like_those_of(federation: Federation, k: int, attacked: Tensor, seed: int) -
 
 
 def look_alikes(
-    scene: Scene, clients: Iterable[int], verb: str, seed: int
+    target: TargetRun, clients: Iterable[int], verb: str, seed: int
 ) -> tuple[dict[int, Samples | None], list[str]]:
     """(`like_those_of` each client, by client; remarks on clients without enough). verb: what they did with
     the attacked payload, such as "sent"."""
     alike, remarks = dict[int, Samples | None](), list[str]()
     for k in clients:
         try:
-            alike[k] = like_those_of(scene.federation, k, scene.held_by(k), seed)
+            alike[k] = like_those_of(target.federation, k, target.held_by(k), seed)
         except UsageError as error:
-            remarks.append(f"what {scene.federation.name_of(k)} {verb} is not attacked: {error.text}")
+            remarks.append(f"what {target.federation.name_of(k)} {verb} is not attacked: {error.text}")
     return alike, remarks
 
 

@@ -11,8 +11,8 @@ import torch
 
 from tests.attacks.runs import noise, trained
 from tests.cli.calling import call
-from unskew.attacks import auxiliary, registry
-from unskew.attacks.scene import Scene
+from unskew.attacks import auxiliary_samples, registry
+from unskew.attacks.target_run import TargetRun
 from unskew.errors import StateError, UsageError
 from unskew.records import checkpoints, schema
 from unskew.report.page import write_report
@@ -36,14 +36,14 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def test_the_last_round_is_heard_again_and_ends_with_the_runs_bits(run):
     before = content(run)
-    scene = Scene(run)
-    heard = scene.last_round
-    scene.close()
-    mean = torch.stack([r.weights["head.bias"] for r in heard.replies]).mean(
+    target = TargetRun(run)
+    recorded = target.last_round
+    target.close()
+    mean = torch.stack([r.weights["head.bias"] for r in recorded.replies]).mean(
         0
     )  # all clients have as many samples
-    assert len(heard.replies) == 3
-    assert torch.allclose(mean, scene.final.weights["head.bias"], atol=1e-6)
+    assert len(recorded.replies) == 3
+    assert torch.allclose(mean, target.final.weights["head.bias"], atol=1e-6)
     assert content(run) == before
 
 
@@ -133,21 +133,21 @@ def test_the_report_says_what_was_measured_by_which_command_and_what_was_not(cop
 
 
 def test_the_attackers_own_samples_are_held_by_nobody_and_equal_none_that_is_attacked(run, monkeypatch):
-    scene = Scene(run)
-    scene.close()
-    federation, stored = scene.run.federation, scene.trainer.samples.x
+    target = TargetRun(run)
+    target.close()
+    federation, stored = target.run.federation, target.trainer.samples.x
     attacked = stored[torch.as_tensor(federation.train.rows)]
-    own = auxiliary.unseen(federation, attacked, 0)
-    assert not auxiliary.prints(own.x.numpy()) & auxiliary.prints(attacked.numpy())
+    own = auxiliary_samples.unseen(federation, attacked, 0)
+    assert not auxiliary_samples.prints(own.x.numpy()) & auxiliary_samples.prints(attacked.numpy())
     assert own.name == "training samples that no client holds"
     copied = own.x[:30]
-    assert len(auxiliary.unseen(federation, copied, 0)) == len(own) - 30  # copies are left out
-    monkeypatch.setattr(auxiliary, "PIECE", 7)
-    some = auxiliary.unseen(federation, attacked, 0, most=60)  # the first of the same, read piece by piece
+    assert len(auxiliary_samples.unseen(federation, copied, 0)) == len(own) - 30  # copies are left out
+    monkeypatch.setattr(auxiliary_samples, "PIECE", 7)
+    some = auxiliary_samples.unseen(federation, attacked, 0, most=60)  # the same, read piece by piece
     assert torch.equal(some.x, own.x[:60])
     assert torch.equal(some.y, own.y[:60])
     with pytest.raises(UsageError, match="E151"):
-        auxiliary.unseen(federation, own.x[10:], 0)
+        auxiliary_samples.unseen(federation, own.x[10:], 0)
 
 
 def test_other_data_are_not_attacked(tmp_path):
@@ -157,7 +157,7 @@ def test_other_data_are_not_attacked(tmp_path):
     arrays["x"][0] += 0.5
     np.savez(data, **arrays)
     with pytest.raises(StateError, match="E112"):
-        Scene(run)
+        TargetRun(run)
 
 
 def test_explain_says_which_attacks_measure_what_is_sent():

@@ -17,6 +17,8 @@ from itertools import cycle
 import torch
 from torch import Tensor
 
+from unskew.round.clients import LocalTraining
+
 
 @dataclass
 class Optimiser:
@@ -123,11 +125,12 @@ class Sign(Optimiser):
             torch._foreach_addcdiv_(w, g, size, value=-self.lr)
 
 
-def optimiser(name: str, lr: float | Tensor, momentum: float, weight_decay: float) -> Optimiser:
-    """The optimiser of this name: "sgd", "adam", "adamw" or "sign". Only SGD has momentum."""
-    if name == "sgd":
-        return SGD(lr, weight_decay, momentum=momentum)
-    return {"adam": Adam, "adamw": AdamW, "sign": Sign}[name](lr, weight_decay)
+def optimiser(training: LocalTraining, lr: float, device: torch.device) -> Optimiser:
+    """The clients' optimiser with this learning rate. Only SGD has momentum."""
+    rate = lr if device.type == "cpu" else torch.full((), lr, device=device)
+    if training.optimiser == "sgd":
+        return SGD(rate, training.weight_decay, momentum=training.momentum)
+    return {"adam": Adam, "adamw": AdamW, "sign": Sign}[training.optimiser](rate, training.weight_decay)
 
 
 def _add_decay(w: list[Tensor], g: list[Tensor], weight_decay: float) -> list[Tensor]:

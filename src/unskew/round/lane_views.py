@@ -299,7 +299,7 @@ class LaneViews:
         def grad(g: Weights, w: Weights, lane: Tree, noise: dict[str, Tensor]) -> Weights:
             c, w = self.client(p, lane, noise), self.seen(p, self.whole(w))
             after = self.completed(p, g, p.grad(self.seen(p, g), w, c))
-            for of, names in self.clients.beside.items():
+            for of, names in self.clients.own_extra.items():
                 if p.each_model and of != p.name and (model := {n: t for n, t in g.items() if n in names}):
                     after |= p.grad(model, w, c)
             return after

@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from unskew.core.keys import key
 from unskew.core.network import Network
+from unskew.core.random_keys import key
 from unskew.models.time_convolution import edged_norm_relu
 from unskew.round.chunks import Chunk, Step
 from unskew.round.vmap_layers import (
