@@ -7,6 +7,7 @@ import torch
 
 from unskew.data.clients.federation import Federation
 from unskew.data.samples.dataset import SAMPLE_WEIGHT
+from unskew.data.storage.sample_rows import Rows, is_streamed
 from unskew.errors import UsageError
 from unskew.measures import NONE
 from unskew.records.private_state import MemoryStore, Store
@@ -45,15 +46,17 @@ def trainer_of(run: Run) -> Trainer:
     """The clients of a run with their samples, ready to train; close it in the end."""
     settings, federation, fed = run.settings, run.federation, run.fed
     weights, importance = federation.columns.get(SAMPLE_WEIGHT), None
+    apart = isinstance(federation.x, Rows) and not is_streamed(federation.x)
+    rows = np.unique(federation.train.rows) if apart else np.arange(len(federation.y))
     if weights is not None:
-        importance = torch.as_tensor(weights, dtype=torch.float32).to(run.device)
+        importance = torch.as_tensor(weights[rows], dtype=torch.float32).to(run.device)
     return Trainer(
         run.method,
         fed,
         Samples(
-            load_samples(federation.x, run.device),
-            fed.task.targets(torch.as_tensor(np.asarray(federation.y)).to(run.device), federation.n_classes),
-            federation.train,
+            load_samples(federation.x[rows] if apart else federation.x, run.device),
+            fed.task.targets(torch.as_tensor(federation.y[rows]).to(run.device), federation.n_classes),
+            federation.train.within(rows),
             federation.label_counts,
             importance,
         ),

@@ -8,10 +8,10 @@ Letters: N samples, K clients, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from unskew.data.samples.dataset import (
     tenth_names,
 )
 from unskew.data.samples.reading_notes import Intake, Note
+from unskew.data.storage.sample_rows import HeldRows, Rows, is_streamed
 from unskew.errors import DataError, printable
 from unskew.formats.input_layout import Layout
 
@@ -183,6 +184,19 @@ class Federation(SampleForm):
             natural=False,
             names=("everything",),
         )
+
+    def with_held_samples(self, again: Callable[[], Federation]) -> Federation:
+        """The federation with no more training samples in memory than clients and the server hold; others are
+        read again if they are indexed. Unchanged if its samples are an array, or are read from a disk.
+
+        again: returns the federation with all samples.
+        """
+        if is_streamed(self.x) or not isinstance(self.x, Rows):
+            return self
+        held = np.unique(np.concatenate([self.train.rows, self.val.rows, self.reserved]))
+        some = cast(np.ndarray, Rows(HeldRows(self.x, held, lambda: again().x)))
+        x = self.x[:] if len(held) == len(self.x) else some
+        return replace(self, x=x)
 
     def summary(self) -> dict[str, Any]:
         """The content of federation.json; its lists have at most the first 2,000 clients."""

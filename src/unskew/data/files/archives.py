@@ -20,6 +20,7 @@ from numpy.lib import format as npy
 
 from unskew.data.samples.conversion import damage_as_error
 from unskew.data.samples.dataset import Dataset
+from unskew.data.storage.sample_rows import select_samples
 from unskew.errors import DataError
 
 SMALL_SIZE, MOST_RATIO = 1 << 30, 200
@@ -165,7 +166,7 @@ class NamedArchive(Archive):
         """A set in one piece. test: the test rows, bool [N]. Labels are `y`."""
         y = self.labels("y")
         train_columns, test_columns = ({name: self[name][rows] for name in columns} for rows in (~test, test))
-        parts = (x[~test], y[~test], x[test], y[test])
+        parts = (select_samples(x, ~test), y[~test], select_samples(x, test), y[test])
         classes = self.words("classes")
         return Dataset(
             self.path.stem, *parts, classes, train_columns, test_columns, source=self.source, **more
