@@ -296,7 +296,8 @@ class Loop:
 
     def _gate(self, t: int, replies: list[Reply], spec: gate.Spec) -> list[Reply]:
         """The replies that the gate accepts; events report the others."""
-        good, refused = gate.check(replies, spec, self.fed.sizes)
+        with one_core():
+            good, refused = gate.check(replies, spec, self.fed.sizes)
         for refusal in refused:
             used = f" Reply dropped ({len(good)} of {len(replies)} used)." if refusal.code != "E305" else ""
             self._event(
