@@ -157,12 +157,12 @@ def command() -> None:
         code = 0
     except SystemExit as end:
         code = end.code or 0
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    if not isinstance(code, int):
+    try:
+        sys.stdout.flush(), sys.stderr.flush()
+    except (OSError, ValueError):  # Python says so as it ends
         sys.exit(code)
     atexit._run_exitfuncs()
-    os._exit(code)
+    os._exit(int(code))
 
 
 def _with_home(argument: str) -> str:
