@@ -161,12 +161,16 @@ def test_digits_are_always_there_and_split_the_same():
     assert abs(standard.std() - 1) < 0.01
 
 
+def tiny_clothes(folder, n):
+    """Write a `fashion_mnist` of n training and 30 test images."""
+    x, y = rng(0).integers(0, 256, (n + 30, 28, 28)).astype(np.uint8), np.arange(n + 30) % 10
+    parts = {"x_train": x[:n], "x_test": x[n:], "y_train": y[:n], "y_test": y[n:]}
+    np.savez_compressed(folder / "fashion_mnist.npz", **parts, classes=np.array([*"abcdefghij"]))
+
+
 @pytest.fixture
 def clothes(tmp_path, monkeypatch):
-    """A tiny `fashion_mnist` of 60 training and 30 test images."""
-    x = rng(0).integers(0, 256, (90, 28, 28)).astype(np.uint8)
-    parts = {"x_train": x[:60], "x_test": x[60:], "y_train": np.arange(60) % 10, "y_test": np.arange(30) % 10}
-    np.savez_compressed(tmp_path / "fashion_mnist.npz", **parts, classes=np.array([*"abcdefghij"]))
+    tiny_clothes(tmp_path, 60)
     monkeypatch.setenv("UNSKEW_DATA", str(tmp_path))
     return {"clients": 3, "samples": 8, "rounds": 1, "epochs": 1, "batch": 4, "model": "mlp"}
 

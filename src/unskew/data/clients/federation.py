@@ -194,9 +194,13 @@ class Federation(SampleForm):
         if is_streamed(self.x) or not isinstance(self.x, Rows):
             return self
         held = np.unique(np.concatenate([self.train.rows, self.val.rows, self.reserved]))
+        x_test = self.x_test
+        if isinstance(x_test, Rows) and x_test.rows is not None:
+            x_test = x_test[:]  # so that nothing needs the rest of its source
+        if len(held) == len(self.x):
+            return replace(self, x=self.x[:], x_test=x_test)
         some = cast(np.ndarray, Rows(HeldRows(self.x, held, lambda: again().x)))
-        x = self.x[:] if len(held) == len(self.x) else some
-        return replace(self, x=x)
+        return replace(self, x=some, x_test=x_test)
 
     def summary(self) -> dict[str, Any]:
         """The content of federation.json; its lists have at most the first 2,000 clients."""
