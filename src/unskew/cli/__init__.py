@@ -156,13 +156,16 @@ def command() -> None:
         main()
         code = 0
     except SystemExit as end:
+        if isinstance(end.code, str):
+            raise
         code = end.code or 0
     try:
-        sys.stdout.flush(), sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
     except (OSError, ValueError):  # Python says so as it ends
         sys.exit(code)
     atexit._run_exitfuncs()
-    os._exit(int(code))
+    os._exit(code)
 
 
 def _with_home(argument: str) -> str:

@@ -73,17 +73,19 @@ def fingerprint(federation: Federation, by_sample: bool = False) -> str:
         for index in (part.rows, part.offsets)
     ]
     weights = [federation.columns[SAMPLE_WEIGHT]] if SAMPLE_WEIGHT in federation.columns else []
-    held = isinstance(federation.x, Rows) and isinstance(source := federation.x.source, HeldRows)
-    x = (source.held, source.x) if held else (federation.x,)
+    source = federation.x.source if isinstance(federation.x, Rows) else None
+    x = (source.held, source.x) if isinstance(source, HeldRows) else (federation.x,)
     samples = (*x, federation.y, federation.x_test, federation.y_test, *weights)
     for array in (*samples, *indices, federation.reserved):
         sha.update(f"\n{array.dtype} {array.shape}\n".encode())
-        each = array.survey.digests if is_streamed(array) else array
+        each = array
+        if isinstance(array, Rows) and is_streamed(array):
+            each = array.survey.digests
         if by_sample and each is array and any(array is x for x in (federation.x, federation.x_test)):
             each = row_digests(array)
         for block in _byte_blocks(each):
             sha.update(block)
-        if is_streamed(array) and array.changes:
+        if isinstance(array, Rows) and is_streamed(array) and array.changes:
             sha.update(repr(federation.applied).encode())
     return sha.hexdigest()
 
