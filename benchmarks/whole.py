@@ -94,8 +94,9 @@ TASKS = [
 
 def prepare(task: Task, folder: Path, seeds: int) -> np.ndarray:
     """Write what the other frameworks read. Returns the number of test samples of each client."""
+    from unskew import data
     from unskew.config import Settings
-    from unskew.runs.resolve import dataset_of, resolve
+    from unskew.runs.resolve import resolve
 
     run = resolve(Settings(method=task.text, **task.settings(0)))
     federation = run.federation
@@ -127,7 +128,7 @@ def prepare(task: Task, folder: Path, seeds: int) -> np.ndarray:
         ]
         split = {"train": everyone, "val": [], "test": everyone, "total": task.clients}
         (place / "partition.pkl").write_bytes(pickle.dumps({"separation": split, "data_indices": indices}))
-        dataset = dataset_of(Settings(data="fashion_mnist"))
+        dataset = data.read("fashion_mnist")
         for part, images, labels in (
             ("train", dataset.x, dataset.y),
             ("t10k", dataset.x_test, dataset.y_test),
@@ -176,8 +177,8 @@ def own_s(who: int) -> float:
 def measured(command: Sequence[str | Path], cwd: Path, timeout_s: float) -> dict[str, Any]:
     """Seconds, processor seconds and highest memory of a command and of all that it starts, how many cores
     other programs kept busy meanwhile, and its last line. Raises RuntimeError if it fails."""
-    threads = {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
-    environment = {name: value for name, value in os.environ.items() if name not in threads}
+    own = {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTHONDONTWRITEBYTECODE"}
+    environment = {name: value for name, value in os.environ.items() if name not in own}
     highest, over = [0.0], threading.Event()
 
     def look() -> None:

@@ -1,3 +1,3 @@
-from unskew.cli import main
+from unskew.cli import command
 
-main()
+command()

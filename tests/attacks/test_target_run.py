@@ -11,6 +11,8 @@ import torch
 
 from tests.attacks.runs import noise, trained
 from tests.cli.calling import call
+from tests.data.test_data import tiny_clothes
+from unskew import data
 from unskew.attacks import auxiliary_samples, registry
 from unskew.attacks.target_run import TargetRun
 from unskew.errors import StateError, UsageError
@@ -150,12 +152,28 @@ def test_the_attackers_own_samples_are_held_by_nobody_and_equal_none_that_is_att
         auxiliary_samples.unseen(federation, own.x[10:], 0)
 
 
+def test_images_of_a_named_set_that_no_client_holds_are_read_again(tmp_path, monkeypatch):
+    tiny_clothes(tmp_path, 300)
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path))
+    target, whole = (
+        TargetRun(trained(tmp_path, data="fashion_mnist")),
+        data.read("fashion_mnist").standardised().x,
+    )
+    target.close()
+    held = target.federation.train
+    assert np.array_equal(target.held_by(1).numpy(), whole[held[1]])
+    own = auxiliary_samples.unseen(target.federation, target.held(), 0)
+    assert own.name == "training samples that no client holds"
+    free = np.delete(whole, held.rows, axis=0)
+    assert auxiliary_samples.prints(own.x.numpy()) == auxiliary_samples.prints(free)
+
+
 def test_other_data_are_not_attacked(tmp_path):
-    data = noise(tmp_path)
-    run = trained(tmp_path, data=data)
-    arrays = dict(np.load(data))
+    file = noise(tmp_path)
+    run = trained(tmp_path, data=file)
+    arrays = dict(np.load(file))
     arrays["x"][0] += 0.5
-    np.savez(data, **arrays)
+    np.savez(file, **arrays)
     with pytest.raises(StateError, match="E112"):
         TargetRun(run)
 

@@ -217,11 +217,8 @@ def test_a_pipe_that_nobody_reads_ends_a_command_quietly_and_is_no_success():
 )
 def test_a_closed_or_full_stream_changes_no_exit_code(tmp_path, arguments, redirection, code):
     """Without a stream `run` ended in E143, and every refusal in a traceback and 1."""
-    program = (
-        f"{sys.executable} -c 'from unskew.cli import main; import sys; sys.argv[0] = \"unskew\"; main()'"
-    )
     done = subprocess.run(
-        ["sh", "-c", f'{program} "$@" {redirection}', "sh", *arguments],
+        ["sh", "-c", f'{sys.executable} -m unskew "$@" {redirection}', "sh", *arguments],
         capture_output=True,
         text=True,
         cwd=tmp_path,

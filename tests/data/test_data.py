@@ -161,17 +161,51 @@ def test_digits_are_always_there_and_split_the_same():
     assert abs(standard.std() - 1) < 0.01
 
 
-def test_only_a_set_that_a_run_has_read_itself_is_scaled_in_place():
-    settings, mine = Settings(data="digits", clients=3), data.read("digits")
-    before = mine.x.copy()
-    given = federation_of(settings, Method(), mine)
-    assert np.array_equal(mine.x, before)
-    assert fingerprint(federation_of(settings, Method())) == fingerprint(given)
-    scaled = mine.standardised(in_place=True)
-    assert scaled.x is mine.x
-    assert np.array_equal(scaled.x, given.x)
-    again = dataclasses.replace(data.read("digits"), x_test=(x := data.read("digits").x), x=x, y_test=mine.y)
-    assert np.array_equal(again.standardised(in_place=True).x_test, given.x)  # scaled once, not twice
+def tiny_clothes(folder, n):
+    """Write a `fashion_mnist` of n training and 30 test images."""
+    x, y = rng(0).integers(0, 256, (n + 30, 28, 28)).astype(np.uint8), np.arange(n + 30) % 10
+    parts = {"x_train": x[:n], "x_test": x[n:], "y_train": y[:n], "y_test": y[n:]}
+    np.savez_compressed(folder / "fashion_mnist.npz", **parts, classes=np.array([*"abcdefghij"]))
+
+
+@pytest.fixture
+def clothes(tmp_path, monkeypatch):
+    tiny_clothes(tmp_path, 60)
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path))
+    return {"clients": 3, "samples": 8, "rounds": 1, "epochs": 1, "batch": 4, "model": "mlp"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"samples": None, "test_samples": 12},
+        {"skew": "pathological:5x5", "normalise": "none"},
+        {"skew": "iid+brightness:0.2"},
+        {"validation": 0.2},
+        {"method": "ccvr"},
+        {"method": "centralised"},
+    ],
+)
+def test_images_of_a_named_set_train_to_the_bits_of_their_array(clothes, options):
+    options = {"method": "fedavg", **clothes, **options}
+    named, array = (unskew.run(data=d, **options) for d in ("fashion_mnist", data.read("fashion_mnist")))
+    assert named.digest == array.digest
+    assert named.scores() == array.scores()
+
+
+def test_a_run_keeps_the_images_that_clients_hold_and_reads_others_again(clothes, monkeypatch):
+    settings = Settings(data="fashion_mnist", **clothes)
+    whole = federation_of(settings, Method(), data.read("fashion_mnist"))
+    some, held = federation_of(settings, Method()), np.unique(whole.train.rows)
+    assert fingerprint(some) == fingerprint(federation_of(settings, Method()))
+    assert fingerprint(some) != fingerprint(federation_of(settings.replace(partition_seed=1), Method()))
+    monkeypatch.delenv("UNSKEW_DATA")
+    assert np.array_equal(some.x[held[::-1]], whole.x[held[::-1]])
+    with pytest.raises(DataError, match="E402"):
+        some.x[: len(whole.x)]
+    monkeypatch.undo()
+    assert np.array_equal(some.x_test[:], whole.x_test)
 
 
 def test_missing_and_damaged_sets_say_what_to_do(tmp_path, monkeypatch):

@@ -58,6 +58,26 @@ def test_a_rectifier_before_pooling_has_torchs_bits(rectify, pool):
         assert torch.equal(ours[1], theirs[1])
 
 
+@pytest.mark.parametrize(
+    "pool",
+    [
+        *(nn.MaxPool2d(2), nn.MaxPool2d(3, 2), nn.MaxPool2d((2, 3), 1), nn.MaxPool2d(3, 2, 1)),
+        *(nn.MaxPool2d(2, ceil_mode=True), nn.MaxPool2d(2, dilation=2), nn.MaxPool2d(9)),
+        lambda t: nn.MaxPool1d(4, 3)(t.flatten(2)),
+        lambda t: F.max_pool2d(t.contiguous(memory_format=torch.channels_last), 2),
+        lambda t: F.max_pool2d(t, 2, return_indices=True)[1],
+    ],
+)
+def test_pooling_without_gradients_has_torchs_bits_and_layout(pool):
+    x = pictures()
+    x[0, 0, 4, 4] = torch.nan
+    with torch.no_grad(), Kernels(folded=False):
+        ours = pool(x)
+    theirs = pool(x)
+    assert torch.equal(ours.nan_to_num(9.0), theirs.nan_to_num(9.0))
+    assert ours.stride() == theirs.stride()
+
+
 def changed(x: Tensor) -> Tensor:
     y = F.leaky_relu(x)  # torch's own relu cannot be changed in place
     y += 1

@@ -33,6 +33,7 @@ from unskew.records.record import Record
 from unskew.round.clients import Broadcast
 from unskew.round.loop import Loop
 from unskew.round.run import Run
+from unskew.round.samples import load_samples
 from unskew.round.trainer import Trainer
 from unskew.runs import resolve
 from unskew.runs.assemble import scoring_of, trainer_of
@@ -246,7 +247,7 @@ class TargetRun:
 
     def stored(self, rows: np.ndarray | Tensor) -> Tensor:
         """The training samples of these rows, [N, *shape]."""
-        return self.trainer.samples.x[torch.as_tensor(np.asarray(rows))]
+        return load_samples(self.federation.x[np.asarray(rows)], self.trainer.device)
 
     def held_by(self, k: int) -> Tensor:
         """The training samples of client k, [N, *shape]."""

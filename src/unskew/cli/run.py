@@ -52,8 +52,11 @@ class Arguments:
 
 def run(arguments: Arguments, given: Annotated[dict[str, Any], FromSettings()]) -> None:
     """Train one method on one federation, and write its report."""
-    from unskew.runs.run_folder import free_path
     from unskew.system.disk import check_name, slug
+    from unskew.system.machine import kept_objects
+
+    with kept_objects():
+        from unskew.runs.run_folder import free_path
 
     on_sites = bool(arguments.on)
     settings = _settings(arguments, given, on_sites)

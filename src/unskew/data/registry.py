@@ -71,6 +71,11 @@ def read(text: str | os.PathLike[str], **options: Any) -> Dataset:
     Raises UsageError (E125) for an unknown or unfitting name or argument, DataError for data that cannot be
     read.
     """
+    return stored(text, **options).in_memory()
+
+
+def stored(text: str | os.PathLike[str], **options: Any) -> Dataset:
+    """As `read`, but images of a named set stay whole numbers, of which those are scaled that are indexed."""
     reader, place, settings = _reader_with_arguments(os.fspath(text), options)
     return reader(*place, **settings)
 

@@ -187,7 +187,7 @@ def apply_shifts(federation: Federation, shifts: Sequence[Shift], dataset: Datas
         text = "is read from files row by row; a feature skew needs a set that fits into memory"
         raise DataError("E103", f"{f.name} {text}.")
     rows = np.concatenate([f.train.rows, f.val.rows])
-    x, x_test = dataset.to_natural(dataset.x[rows]), dataset.to_natural(dataset.x_test).copy()
+    x, x_test = dataset.to_natural(dataset.x[rows]), dataset.to_natural(dataset.x_test[:]).copy()
     y, y_test = f.y[rows], f.y_test.copy()
     unit = bool(len(x)) and x.min() > -1e-5 and x.max() < 1 + 1e-5
     n_train = len(f.train.rows)

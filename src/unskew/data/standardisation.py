@@ -32,8 +32,8 @@ SCALE_SAMPLES = 5_000
 """Number of samples from which the need of standardising is judged."""
 
 
-def standardise(dataset: Dataset, always: bool, but_images: bool = False, in_place: bool = False) -> Dataset:
-    """The set scaled by its constants. in_place: as in `Dataset.standardised`, for constants of its own.
+def standardise(dataset: Dataset, always: bool, but_images: bool = False) -> Dataset:
+    """The set scaled by its constants.
 
     always: also scale a set without constants, or one that seems to be scaled. but_images: leave images among
     several inputs as they are.
@@ -42,7 +42,7 @@ def standardise(dataset: Dataset, always: bool, but_images: bool = False, in_pla
     Raises UsageError (E109) if constants are asked for and none of several inputs are floats.
     """
     if dataset.mean is not None:
-        return dataset.standardised(in_place)
+        return dataset.standardised()
     floats = [i.name for i in dataset.layout.inputs if i.kind == "float32"] if dataset.layout else [""]
     if always and not floats:
         text = f"none of a sample's inputs are floats ({dataset.layout})"

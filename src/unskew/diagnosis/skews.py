@@ -85,7 +85,7 @@ def spread_over(columns: int, most: int = MOST_MOMENTS) -> np.ndarray:
 
 
 def _site(f: Federation, k: int) -> SiteNumbers:
-    rows, width = np.sort(f.train[k]), moments(f.x[:1], f.layout).shape[1]
+    rows, width = np.sort(f.train[k]), moments(f.x[f.train.rows[:1]], f.layout).shape[1]
     sums, squares = np.zeros((1 if f.masks else len(f.groups), width)), np.zeros(width)
     if len(rows) < FEWEST:
         return SiteNumbers(f.name_of(k), len(rows), f.label_counts[k], None, sums, squares)

@@ -128,7 +128,7 @@ def requested_scores(fed: Fed, y: np.ndarray, answers: Predictions) -> dict[str,
 
 PER_CLIENT = 200
 """With more clients than this, rows of single clients are only written after the last round."""
-PIECE, PIECE_ON_GPU = (500, 1 << 21), (4000, 1 << 24)
+PIECE, PIECE_ON_GPU = (125, 1 << 21), (4000, 1 << 24)
 """The most rows and input values of a pass; a segmentation model has many activations of its input's size."""
 
 

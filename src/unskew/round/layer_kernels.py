@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -95,6 +95,19 @@ def view_as(_kernels: object, x: Tensor, other: Tensor) -> Tensor:
 def view_as_complex(_kernels: object, x: Tensor) -> Tensor:
     """Pairs of numbers as complex numbers; they must be contiguous, which weights with four axes are not."""
     return torch.view_as_complex(x.contiguous())
+
+
+def _fits(kernel: tuple[int, int], x: Tensor) -> bool:
+    return x.shape[2] >= kernel[0] and x.shape[3] >= kernel[1]
+
+
+def largest_of_windows(x: Tensor, kernel: tuple[int, int], stride: tuple[int, int]) -> Tensor:
+    """The maximum of each window of x [B, C, H, W] without padding."""
+    for axis, size, step in zip((2, 3), kernel, stride):
+        length = x.shape[axis] - size + 1
+        places = [slice(i, i + length, step) for i in range(size)]
+        x = reduce(torch.maximum, (x[(slice(None),) * axis + (place,)] for place in places))
+    return x
 
 
 VIEWS = {Tensor.view: view, Tensor.view_as: view_as, torch.view_as_complex: view_as_complex}
@@ -223,8 +236,24 @@ class Kernels(TorchFunctionMode):
             return FoldedConvolution.apply(x, weight, bias, groups, run)  # type: ignore[return-value]
         return run(x, weight, bias, groups)
 
-    def max_pool2d(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return self._pooling(F.max_pool2d, x, *args, **kwargs)
+    def max_pool2d(
+        self,
+        x: Tensor,
+        kernel_size: Size,
+        stride: Size | None = None,
+        padding: Size = 0,
+        dilation: Size = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Tensor:
+        kernel, step = pair(kernel_size), pair(stride or kernel_size)
+        plain = pair(padding) == (0, 0) and pair(dilation) == (1, 1) and not (ceil_mode or return_indices)
+        # Torch's kernel for this layout is scalar; its gradients decide between equal maxima.
+        scalar = x.device.type == "cpu" and x.dim() == 4 and x.is_contiguous()
+        if plain and scalar and not (self.folded or x.requires_grad) and _fits(kernel, x):
+            return largest_of_windows(x, kernel, step)
+        ways = kernel_size, stride, padding, dilation, ceil_mode, return_indices
+        return self._pooling(F.max_pool2d, x, *ways)
 
     def max_pool1d(
         self,
@@ -240,7 +269,7 @@ class Kernels(TorchFunctionMode):
             return F.max_pool1d(x, kernel_size, stride, padding, dilation, ceil_mode)
         step = single(kernel_size if stride is None else stride)
         ways = (1, single(kernel_size)), (1, step), (0, single(padding)), (1, single(dilation)), ceil_mode
-        return self._pooling(F.max_pool2d, x.unsqueeze(-2), *ways).squeeze(-2)
+        return self.max_pool2d(x.unsqueeze(-2), *ways).squeeze(-2)
 
     def rectify(self, x: Tensor, run: Callable[..., Tensor], rises: bool, inplace: bool) -> Tensor:
         """The rectified x. If pooling follows, the smaller pooled x is rectified instead, see

@@ -282,7 +282,8 @@ class Loop:
 
     def _gate(self, t: int, replies: list[Reply], spec: gate.Spec) -> list[Reply]:
         """The replies that the gate accepts; events report the others."""
-        good, refused = gate.check(replies, spec, self.fed.sizes)
+        with one_core():
+            good, refused = gate.check(replies, spec, self.fed.sizes)
         self._report(t, refused, len(good), len(replies))
         return good
 

@@ -7,6 +7,7 @@ import torch
 
 from unskew.data.clients.federation import Federation
 from unskew.data.samples.dataset import SAMPLE_WEIGHT
+from unskew.data.storage.rows_on_disk import Rows, is_streamed
 from unskew.errors import UsageError
 from unskew.measures import NONE
 from unskew.records.private_state import MemoryStore, Store
@@ -43,20 +44,11 @@ def loop_of(run: Run, store: Store | None = None, record: Record | None = None) 
 
 def trainer_of(run: Run) -> Trainer:
     """The clients of a run with their samples, ready to train; close it in the end."""
-    settings, federation, fed = run.settings, run.federation, run.fed
-    weights, importance = federation.columns.get(SAMPLE_WEIGHT), None
-    if weights is not None:
-        importance = torch.as_tensor(weights, dtype=torch.float32).to(run.device)
+    settings, fed = run.settings, run.fed
     return Trainer(
         run.method,
         fed,
-        Samples(
-            load_samples(federation.x, run.device),
-            fed.task.targets(torch.as_tensor(np.asarray(federation.y)).to(run.device), federation.n_classes),
-            federation.train,
-            federation.label_counts,
-            importance,
-        ),
+        _samples_of(run),
         LocalTraining(
             Recipe(
                 settings.batch,
@@ -74,6 +66,22 @@ def trainer_of(run: Run) -> Trainer:
         run.lanes,
         settings.workers or hardware.core_count(),
     )
+
+
+def _samples_of(run: Run) -> Samples:
+    """The training samples of all clients; of images that are kept as whole numbers, those that no client
+    trains on are left out."""
+    federation, task = run.federation, run.fed.task
+    x, y, rows = federation.x, np.asarray(federation.y), federation.train
+    weights, importance = federation.columns.get(SAMPLE_WEIGHT), None
+    if isinstance(x, Rows) and not is_streamed(x):
+        held = np.unique(rows.rows)
+        x, y, rows = x[held], y[held], rows.within(held)
+        weights = None if weights is None else weights[held]
+    if weights is not None:
+        importance = torch.as_tensor(weights, dtype=torch.float32).to(run.device)
+    targets = task.targets(torch.as_tensor(y).to(run.device), federation.n_classes)
+    return Samples(load_samples(x, run.device), targets, rows, federation.label_counts, importance)
 
 
 def scoring_of(trainer: Trainer, federation: Federation) -> Evaluation:

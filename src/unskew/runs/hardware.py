@@ -14,7 +14,6 @@ import os
 import re
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -216,9 +215,8 @@ def try_model(
     the number of lanes is automatic, so that one lane needs no remark.
     Raises UsageError: E123 for a model that cannot be trained, E108 for one that cannot train with `apart`.
     """
-    samples = torch.as_tensor(np.asarray(federation.x[: model_trial.TRIAL_SAMPLES]), dtype=torch.float32).to(
-        device
-    )
+    rows = federation.train.rows[: model_trial.TRIAL_SAMPLES]
+    samples = torch.as_tensor(federation.x[rows], dtype=torch.float32).to(device)
     trial_ = model_trial.ModelTrial.of(fed.net, fed.task, samples, fed.classes)
     # as training will compute: with factors rounded to TF32, as torch has convolutions by default, lanes
     # differ too much

@@ -24,7 +24,7 @@ from unskew.core.random_keys import key, numpy_key
 from unskew.core.user_parts import is_own
 from unskew.data.clients.federation import Federation
 from unskew.data.data_overview import with_warnings
-from unskew.data.registry import check_text
+from unskew.data.registry import check_text, stored
 from unskew.data.samples.dataset import SAMPLE_WEIGHT, Dataset, validation_of
 from unskew.data.skew import Skew
 from unskew.data.standardisation import standardise
@@ -64,12 +64,13 @@ def check_spelling(settings: Settings) -> None:
 
 
 def dataset_of(settings: Settings) -> Dataset:
-    """Read the data set of the settings: `name(option=value)`, an .npz file or a folder.
+    """Read the data set of the settings: `name(option=value)`, an .npz file or a folder; see
+    `registry.stored`.
 
     Raises as `check_spelling` before it reads, and DataError (E4xx) for data that cannot be read.
     """
     check_spelling(settings)
-    return data.read(settings.data)
+    return stored(settings.data)
 
 
 ModelObject: TypeAlias = nn.Module | ModelFunction
@@ -81,10 +82,8 @@ def deal_out(
     method: Method,
     dataset: Dataset,
     model: ModelObject | None = None,
-    in_place: bool = False,
 ) -> Federation:
-    """Divide a data set among clients; if settings and Parts ask for it, standardise it before, in place if
-    nothing else reads the set.
+    """Divide a data set among clients; if settings and Parts ask for it, standardise it before.
 
     model: in place of the settings' model; samples for its embeddings stay whole numbers. Raises
     UsageError (E108) for a Part that does not serve the data's task, DataError (E103) for a partition
@@ -97,7 +96,7 @@ def deal_out(
     if asks and (dataset.layout or not _has_embedding(settings, dataset, model)):
         itself = method.normalises == "images" and settings.normalise == "auto"
         if dataset.layout or not itself:
-            dataset = standardise(dataset, settings.normalise == "dataset", itself, in_place)
+            dataset = standardise(dataset, settings.normalise == "dataset", itself)
     seed = settings.seed_of_partition
     return data.build(
         dataset,
@@ -323,7 +322,10 @@ def federation_of(
             raise UsageError("E109", text)
         federation = data
     else:
-        federation = deal_out(settings, method, data or dataset_of(settings), model, in_place=data is None)
+        dealt = deal_out(settings, method, data or dataset_of(settings), model)
+        federation = dealt.with_held_samples(
+            lambda: deal_out(settings, method, data or dataset_of(settings), model)
+        )
     federation = with_warnings(federation)
     return federation.pooled() if pools(settings) else federation
 

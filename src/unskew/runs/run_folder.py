@@ -35,7 +35,7 @@ from unskew.core.method import more_rounds_problem
 from unskew.core.trees import Tree
 from unskew.data.clients.federation import Federation
 from unskew.data.samples.dataset import SAMPLE_WEIGHT
-from unskew.data.storage.rows_on_disk import Rows, row_digests
+from unskew.data.storage.rows_on_disk import HeldRows, Rows, is_streamed, row_digests
 from unskew.errors import Paused, StateError, UsageError
 from unskew.records import checkpoints, record, schema
 from unskew.records.checkpoints import MODEL, Checkpoint, State
@@ -60,8 +60,9 @@ BLOCK_BYTES = 1 << 20
 def fingerprint(federation: Federation, by_sample: bool = False) -> str:
     """SHA-256 of the samples, labels, weights and classes, for training and the test, and of who holds which.
 
-    Of samples that are read on demand, the digest of each sample counts. by_sample: also of samples in
-    memory, so that it does not depend on how much memory a machine has.
+    Of samples that are read on demand, the digest of each sample counts, and of a named set's images those
+    that clients or the server hold. by_sample: each sample's digest also of samples in memory, so that it
+    does not depend on how much memory a machine has.
     """
     facts = (federation.classes, federation.names, federation.mean, federation.std)
     further = tuple(fact for fact in (federation.target, federation.layout) if fact)
@@ -72,15 +73,19 @@ def fingerprint(federation: Federation, by_sample: bool = False) -> str:
         for index in (part.rows, part.offsets)
     ]
     weights = [federation.columns[SAMPLE_WEIGHT]] if SAMPLE_WEIGHT in federation.columns else []
-    samples = (federation.x, federation.y, federation.x_test, federation.y_test, *weights)
+    source = federation.x.source if isinstance(federation.x, Rows) else None
+    x = (source.held, source.x) if isinstance(source, HeldRows) else (federation.x,)
+    samples = (*x, federation.y, federation.x_test, federation.y_test, *weights)
     for array in (*samples, *indices, federation.reserved):
         sha.update(f"\n{array.dtype} {array.shape}\n".encode())
-        each = array.survey.digests if isinstance(array, Rows) else array
+        each = array
+        if isinstance(array, Rows) and is_streamed(array):
+            each = array.survey.digests
         if by_sample and each is array and any(array is x for x in (federation.x, federation.x_test)):
             each = row_digests(array)
         for block in _byte_blocks(each):
             sha.update(block)
-        if isinstance(array, Rows) and array.changes:
+        if isinstance(array, Rows) and is_streamed(array) and array.changes:
             sha.update(repr(federation.applied).encode())
     return sha.hexdigest()
 

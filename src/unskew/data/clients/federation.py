@@ -8,10 +8,10 @@ Letters: N samples, K clients, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from unskew.data.samples.dataset import (
     tenth_names,
 )
 from unskew.data.samples.reading_notes import Intake, Note, quantity
+from unskew.data.storage.rows_on_disk import HeldRows, Rows, is_streamed
 from unskew.errors import DataError, printable
 from unskew.formats.input_layout import Layout
 
@@ -188,6 +189,23 @@ class Federation(SampleForm):
             natural=False,
             names=("everything",),
         )
+
+    def with_held_samples(self, again: Callable[[], Federation]) -> Federation:
+        """The federation with no more training samples in memory than clients and the server hold; others are
+        read again if they are indexed. Unchanged if its samples are an array, or are read from a disk.
+
+        again: returns the federation with all samples.
+        """
+        if is_streamed(self.x) or not isinstance(self.x, Rows):
+            return self
+        held = np.unique(np.concatenate([self.train.rows, self.val.rows, self.reserved]))
+        x_test = self.x_test
+        if isinstance(x_test, Rows) and x_test.rows is not None:
+            x_test = x_test[:]  # so that nothing needs the rest of its source
+        if len(held) == len(self.x):
+            return replace(self, x=self.x[:], x_test=x_test)
+        some = cast(np.ndarray, Rows(HeldRows(self.x, held, lambda: again().x)))
+        return replace(self, x=some, x_test=x_test)
 
     def summary(self) -> dict[str, Any]:
         """The content of federation.json; its lists have at most the first 2,000 clients."""

@@ -48,6 +48,11 @@ class Index:
         """An index without rows."""
         return Index(np.zeros(0, np.int64), np.zeros(clients + 1, np.int64))
 
+    def within(self, rows: np.ndarray) -> Index:
+        """The index with each row number replaced by its place among these, which are ascending and include
+        all."""
+        return Index(np.searchsorted(rows, self.rows), self.offsets)
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

@@ -20,6 +20,7 @@ from numpy.lib import format as npy
 
 from unskew.data.samples.conversion import damage_as_error
 from unskew.data.samples.dataset import Dataset
+from unskew.data.storage.rows_on_disk import select_samples
 from unskew.errors import DataError
 
 SMALL_SIZE, MOST_RATIO = 1 << 30, 200
@@ -166,7 +167,7 @@ class NamedArchive(Archive):
         bool [N]. columns: the arrays of the archive that describe rows."""
         y = self.labels("y")
         train_columns, test_columns = ({name: self[name][rows] for name in columns} for rows in (~test, test))
-        parts = (x[~test], y[~test], x[test], y[test])
+        parts = (select_samples(x, ~test), y[~test], select_samples(x, test), y[test])
         classes = self.words("classes")
         return Dataset(
             self.path.stem, *parts, classes, train_columns, test_columns, source=self.source, **more

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
-from unskew.data.storage.rows_on_disk import fits_memory, is_streamed, mapped_rows
+from unskew.data.storage.rows_on_disk import Rows, StoredImages, fits_memory, is_streamed, mapped_rows
 from unskew.errors import DataError, excerpt
 
 LARGE = 1 << 30
@@ -134,9 +134,10 @@ def depth_of(kind: np.dtype[Any]) -> int | None:
 
 
 def unit_interval(x: np.ndarray) -> np.ndarray:
-    """uint8 images [N, H, W, 3] or [N, channels, H, W] as float32 [N, channels, H, W] in [0, 1]."""
+    """uint8 images [N, H, W, 3] or [N, channels, H, W] as samples [N, channels, H, W] in [0, 1]. They stay
+    whole numbers in memory, and are divided when they are read."""
     x = x.transpose(0, 3, 1, 2) if x.ndim == 4 and x.shape[-1] == 3 else x
-    return np.divide(x, np.float32(255), dtype=np.float32, order="C")
+    return cast(np.ndarray, Rows(StoredImages(x)))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import numpy as np
 
 from unskew.data.samples import scaling
 from unskew.data.samples.reading_notes import Intake, Note, abbreviate, quantity
-from unskew.data.storage.rows_on_disk import Rows, map_samples, select_samples
+from unskew.data.storage.rows_on_disk import Rows, is_streamed, map_samples, select_samples
 from unskew.errors import DataError, UsageError, excerpt, printable
 from unskew.formats.input_layout import Layout
 
@@ -205,6 +205,8 @@ def check_rows(name: str, layout: Layout | None, shape: tuple[int, ...], pixels:
 def check_finite(name: str, part: str, x: np.ndarray) -> None:
     """Raises DataError (E405) for NaN or infinity, with the number of the first such sample. part:
     "training" or "test"."""
+    if isinstance(x, Rows) and x.source.kind.kind in "iub":
+        return
     if isinstance(x, Rows):  # they are read once, and the survey is kept for all callers
         wrong = np.flatnonzero(~(np.isfinite(x.survey.low) & np.isfinite(x.survey.high)))
         blocks = [slice(int(row), int(row) + 1) for row in wrong[:1]]
@@ -355,8 +357,8 @@ class SampleForm:
 class Dataset(SampleForm):
     """Training and test samples with their labels.
 
-    x: [N, ...] float32, channels first, in natural units (images: [0, 1]); or `Rows` that are read from disk
-    when they are needed (unskew.data.storage.rows_on_disk).
+    x: [N, ...] float32, channels first, in natural units (images: [0, 1]); or `Rows` that are read when they
+    are needed (unskew.data.storage.rows_on_disk).
     y: classes, int64 [N], 0 to C-1; or masks, whole numbers [N, H, W] for x [N, channels, H, W], a class for
     every pixel; or labels of tokens, int64 [N, T] for x [N, T], -1 for a token that does not count; or
     targets, float64 [N], or [N, K] of several; or several labels a sample, bool [N, C].
@@ -430,19 +432,20 @@ class Dataset(SampleForm):
         """The set with further notes on how the data were read."""
         return replace(self, intake=(self.intake or Intake(str(self.x.dtype))).with_notes(*notes))
 
-    def standardised(self, in_place: bool = False) -> Dataset:
-        """The set with samples (x - mean) / std, channel by channel; unchanged without constants.
-
-        in_place: whether samples in memory may be overwritten, because nothing else reads them.
-        """
+    def standardised(self) -> Dataset:
+        """The set with samples (x - mean) / std, channel by channel; unchanged without constants."""
         if self.mean is None or self.std is None:
             return self
         constants = (self.mean, self.std)
-        scale, parts = partial(scaling.apply, constants=constants, layout=self.layout), (self.x, self.x_test)
-        arrays = all(isinstance(part, np.ndarray) and part.flags.writeable for part in parts)
-        in_place = in_place and arrays and not np.may_share_memory(*parts)
-        x, x_test = (scale(p, out=p) if in_place else map_samples(p, scale) for p in parts)
+        scale = partial(scaling.apply, constants=constants, layout=self.layout)
+        x, x_test = (map_samples(part, scale) for part in (self.x, self.x_test))
         return replace(self, x=x, x_test=x_test, mean=None, std=None, applied=constants)
+
+    def in_memory(self) -> Dataset:
+        """The set with its samples as arrays; unchanged if they are read from a disk."""
+        if is_streamed(self.x) or not isinstance(self.x, Rows):
+            return self
+        return replace(self, x=self.x[:], x_test=self.x_test[:])
 
     def to_natural(self, x: np.ndarray) -> np.ndarray:
         """Samples [N, ...] of this set in natural units."""

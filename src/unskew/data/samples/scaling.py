@@ -50,12 +50,10 @@ def channel_constants(
     return np.where(scaled_C, mean_C, 0.0), np.where(scaled_C, std_C, 1.0)
 
 
-def apply(
-    x: np.ndarray, constants: Constants, layout: Layout | None = None, out: np.ndarray | None = None
-) -> np.ndarray:
-    """Standardised samples, (x - mean) / std, [N, ...]. out: as NumPy's, which may be x itself."""
+def apply(x: np.ndarray, constants: Constants, layout: Layout | None = None) -> np.ndarray:
+    """Standardised samples, (x - mean) / std, [N, ...]."""
     mean, std = (_broadcast(values, x.ndim, layout) for values in constants)
-    scaled = np.subtract(x, mean, out=out)
+    scaled = x - mean
     scaled /= std  # in place, because a third array of this size would be the most memory of many runs
     return scaled
 

@@ -28,7 +28,7 @@ def fundus_vessels(
     """54 images of shape (channels, size, size) to train and 34 to test, in [0, 1], each with a mask (size,
     size)."""
     archive = open_archive("fundus_vessels", SOURCE)
-    x = np.repeat(resize_images(unit_interval(archive["image"][:, None]), size), channels, axis=1)
+    x = np.repeat(resize_images(unit_interval(archive["image"][:, None])[:], size), channels, axis=1)
     y, test = resize_masks(archive["mask"], size), archive["split"] == 1
     sites = {"domain": archive["site"], "site": archive["site"]}
     columns, test_columns = ({name: values[rows] for name, values in sites.items()} for rows in (~test, test))

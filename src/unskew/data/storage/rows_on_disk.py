@@ -1,9 +1,10 @@
-"""Samples that stay on disk and are read when they are needed, for sets that are larger than memory.
+"""Samples that are read when they are needed: from a disk, for sets that are larger than memory, or from a
+smaller array in memory.
 
 A `Rows` object takes the place of an array of samples: it has a shape, returns an array for every index, and
-records which rows of a file it holds and which functions are applied to them. `select_samples` takes a subset
-without reading. Samples that are equal byte for byte are known by their digests, of which one pass over all
-samples keeps 8 bytes each.
+records which rows of a source it holds and which functions are applied to them. `select_samples` takes a
+subset without reading. Samples that are equal byte for byte are known by their digests, of which one pass
+over all samples keeps 8 bytes each.
 
 The file is a user's .npy file or, for samples that are converted in one pass, a scratch file. That one has no
 name and exists as long as its process: no other process can open it, and the operating system removes it
@@ -33,6 +34,8 @@ from unskew.system.machine import usable_memory
 
 READ_BLOCK = 1 << 22
 """Number of values in a block of a pass over all samples."""
+PIECE = 1 << 16
+"""Number of values that are changed at a time, which a processor's cache holds."""
 SUM_BLOCK = 1 << 24
 """Number of values in a block of the channels' sums; it determines the sums' last bits."""
 ALIGNMENT = 64
@@ -59,13 +62,77 @@ class Survey:
     high: np.ndarray
 
 
-class RowFile:
-    """The rows of an array in a file, in C order, read from any thread as float32 [n, ...].
+class RowSource:
+    """The rows of an array of samples, read from any thread as float32 [n, ...].
+
+    name: of the set or file, for messages. shape: [N, ...]. kind: type of the stored numbers. in_memory:
+    whether reading takes no disk.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    kind: np.dtype[Any]
+    in_memory = True
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        """These rows, int64 [n]."""
+        raise NotImplementedError
+
+    def prefetch(self, rows: np.ndarray) -> None:
+        """Announces the next rows, so that a disk may prefetch them."""
+
+    @property
+    def source_dtype(self) -> np.dtype[Any]:
+        """The original type of unscaled numbers; float32 for scaled ones."""
+        return np.dtype(np.float32)
+
+    @cached_property
+    def survey(self) -> Survey:
+        """The survey of all rows, made once."""
+        return survey_rows(self.shape, self.read)
+
+
+class StoredImages(RowSource):
+    """Images as their file stores them: uint8 [N, ...], divided by 255 when they are read."""
+
+    def __init__(self, images: np.ndarray, name: str = "images"):
+        self.images, self.name, self.shape, self.kind = images, name, images.shape, images.dtype
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        return np.divide(self.images[rows], np.float32(255), dtype=np.float32, order="C")
+
+
+class HeldRows(RowSource):
+    """Some of the samples x [N, ...]; the others are read again if they are indexed after all.
+
+    held: the numbers of the samples to keep, ascending, int64 [n]. again: returns all samples.
+    """
+
+    kind = np.dtype(np.float32)
+
+    def __init__(self, x: Rows, held: np.ndarray, again: Callable[[], np.ndarray]):
+        self.name, self.shape, self.held, self.x, self._again = x.source.name, x.shape, held, x[held], again
+
+    def read(self, rows: np.ndarray) -> np.ndarray:
+        if np.array_equal(rows, self.held):
+            return self.x
+        places = np.searchsorted(self.held, rows).clip(max=len(self.held) - 1)
+        return self.x[places] if np.array_equal(self.held[places], rows) else self._all[rows]
+
+    @cached_property
+    def _all(self) -> np.ndarray:
+        return self._again()
+
+
+class RowFile(RowSource):
+    """The rows of an array in a file, in C order.
 
     file: the open file. path: its name, for messages. offset: position of its first byte. shape: [N, ...].
     kind: type of the numbers. full: divisor of the numbers, None to leave them unchanged. A row that has
     changed since the file was opened is an error, never another sample.
     """
+
+    in_memory = False
 
     def __init__(
         self,
@@ -78,15 +145,12 @@ class RowFile:
     ):
         self.file, self.path, self.name = file, path, path.name
         self.shape, self.kind, self.offset, self.full = shape, kind, offset, full
-        self.source_dtype: np.dtype[Any] = kind.newbyteorder("=") if full is None else np.dtype(np.float32)
-        """The original type of unscaled numbers; float32 for scaled ones."""
         self.row_bytes = prod(shape[1:]) * kind.itemsize
         self._stamp = self._file_stamp()
 
-    @cached_property
-    def survey(self) -> Survey:
-        """The survey of all rows, made once."""
-        return survey_rows(self.shape, self.read)
+    @property
+    def source_dtype(self) -> np.dtype[Any]:
+        return self.kind.newbyteorder("=") if self.full is None else np.dtype(np.float32)
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         """These rows, int64 [n]. Raises DataError (E413) for rows that cannot be read."""
@@ -106,7 +170,6 @@ class RowFile:
         return x if self.full is None else np.divide(x, np.float32(self.full), out=x)
 
     def prefetch(self, rows: np.ndarray) -> None:
-        """Announces the next rows, so that a disk may prefetch them."""
         if hasattr(os, "posix_fadvise"):
             for _, count, offset in self._ranges(rows):
                 os.posix_fadvise(self.file.fileno(), offset, count, os.POSIX_FADV_WILLNEED)
@@ -198,13 +261,13 @@ def moments(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Some or all rows of a file, in place of an array of samples.
+    """Some or all rows of a source, in place of an array of samples.
 
-    rows: numbers of the file's rows, int64 [N]; None for all. changes: functions that are applied to rows
+    rows: numbers of the source's rows, int64 [N]; None for all. changes: functions that are applied to rows
     after reading, in this order.
     """
 
-    source: RowFile
+    source: RowSource
     rows: np.ndarray | None = None
     changes: tuple[Callable[[np.ndarray], np.ndarray], ...] = ()
 
@@ -232,22 +295,36 @@ class Rows:
         """The samples at a number, a slice, or an array of numbers or truth values, read now; for a number
         a single sample."""
         rows = _row_numbers(index, len(self)) if self.rows is None else self.rows[index]
-        x = self.source.read(np.atleast_1d(rows).astype(np.int64, copy=False))
+        x = self._read(np.atleast_1d(rows).astype(np.int64, copy=False))
+        return x if np.ndim(rows) else x[0]
+
+    def _read(self, rows: np.ndarray) -> np.ndarray:
+        """The source's rows of these numbers after all changes. Rows in memory are read piece by piece, so
+        that no change makes another array of this size."""
+        step = max(1, PIECE // max(1, prod(self.shape[1:])))
+        if self.source.in_memory and self.changes and len(rows) > step:
+            x = np.empty((len(rows), *self.shape[1:]), np.float32)
+            for begin in range(0, len(rows), step):
+                x[begin : begin + step] = self._read(rows[begin : begin + step])
+            return x
+        x = self.source.read(rows)
         for change in self.changes:
             x = change(x)
-        return x if np.ndim(rows) else x[0]
+        return x
 
     def prefetch(self, rows: np.ndarray) -> None:
         """Announces that the samples at these numbers are read next, so that a disk may prefetch them."""
         self.source.prefetch(rows if self.rows is None else self.rows[rows])
 
     def __array__(self, *_args: object, **_more: object) -> np.ndarray:
+        if self.source.in_memory:
+            return self[:]
         text = f"all {len(self):,} samples of {self.source.name} would have to be in memory at once"
         raise DataError("E142", f"{text} ({self.nbytes:,} bytes); give fewer samples, or data that fit.")
 
     @cached_property
     def survey(self) -> Survey:
-        """The file's survey of these rows, before any change."""
+        """The source's survey of these rows, before any change."""
         survey = self.source.survey
         if self.rows is None:
             return survey
@@ -266,7 +343,7 @@ def _row_numbers(index: Any, count: int) -> np.ndarray:
 
 def is_streamed(x: object) -> bool:
     """Whether samples are read from disk when they are needed."""
-    return isinstance(x, Rows)
+    return isinstance(x, Rows) and not x.source.in_memory
 
 
 def select_samples(x: np.ndarray, index: np.ndarray) -> np.ndarray:
