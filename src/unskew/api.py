@@ -95,7 +95,7 @@ def _warn(notes: Iterable[Note]) -> None:
     """Show the notes that are warnings in Python's way, as coming from the caller of `run` or `compare`."""
     for topic, text in notes:
         if topic == "warning":
-            warnings.warn(text, stacklevel=4)
+            warnings.warn(text, stacklevel=5)
 
 
 @python_files.restricted
@@ -156,7 +156,7 @@ def run(
     if resolved.federation.intake:
         say(data_overview.table(resolved.federation))
         for text in data_overview.partition_warnings(resolved.federation):
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(text, stacklevel=4)
         _warn(resolved.federation.intake.notes)
     resolved = _with_callbacks(resolved, check_callbacks(callbacks))
     view = _RunView(shown, progress, say)

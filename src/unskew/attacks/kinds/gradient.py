@@ -129,7 +129,8 @@ class Gradient(Attack):
         answers, there, owners = list[Tensor](), list[Tensor](), list[int]()
         attacked = self._attacked(target)
         for reply in (r for r in target.last_round.replies if r.client in attacked):
-            gradient = control_variate(target, reply)
+            if not (gradient := control_variate(target, reply)):
+                continue
             none = {n: torch.zeros_like(t) for n, t in gradient.items()}
             stored = target.stored(rows[reply.client])
             x = target.unseen_by_model(inversion.read_off(Update(gradient, none, 0.0, len(stored), 1), own_x))
