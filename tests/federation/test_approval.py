@@ -18,7 +18,7 @@ from unskew.config import dump
 from unskew.core.module_inputs import check_vocabulary
 from unskew.errors import UsageError
 from unskew.federation.coordinator import correspondence
-from unskew.federation.coordinator.orders import Order, Terms
+from unskew.federation.coordinator.network_run import Order, Terms
 from unskew.federation.protocol.study_rules import study_settings
 from unskew.federation.site import approvals
 from unskew.federation.site.guard import DATA_ERROR_TEXT
@@ -308,9 +308,7 @@ def test_a_run_on_sites_imports_no_file_at_the_coordinator_that_a_document_names
     refused = call("run", "study.yaml", "--on", "lung", "--name", "r", cwd=tmp_path)
     assert (refused.code, refused.err[:4], (tmp_path / "runs").exists()) == (2, "E506", False), refused.text
     (tmp_path / "f").mkdir()
-    (tmp_path / "f" / "deploy.json").write_text(
-        json.dumps(Order(tmp_path / "f", home.folder, asked.as_dict(), Terms()).as_json())
-    )
+    Order(tmp_path / "f", home.folder, asked.as_dict(), Terms()).write()
     refused = call("resume", "f", cwd=tmp_path)
     assert (refused.code, refused.err[:4]) == (2, "E506"), refused.text
     for words in (("run", "study.yaml", "--on", "lung", "--name", "r"), ("resume", "f")):

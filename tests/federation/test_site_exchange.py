@@ -15,8 +15,7 @@ from tests.cli.calling import call
 from tests.federation import fake
 from unskew.cli import remote_run
 from unskew.errors import Paused, UsageError
-from unskew.federation.coordinator import orders
-from unskew.federation.coordinator.orders import Order, Terms
+from unskew.federation.coordinator.network_run import Order, Terms
 from unskew.federation.protocol.signed_messages import PrivateKey
 from unskew.federation.site.local_run import SiteRunFolder
 from unskew.federation.tickets import Coordinator
@@ -194,14 +193,14 @@ def test_resuming_without_a_site_is_checked_and_kept_in_the_order(tmp_path, home
     run = tmp_path / "runs/r"
     run.mkdir(parents=True)
     order = Order(run, home.folder, fake.small("fedavg").as_dict(), Terms(without=("a",)))
-    (run / orders.ORDER_FILE).write_text(json.dumps(order.as_json()))
+    order.write()
     for site, said in (("c", "is no site of lung"), ("b", "but 0 sites of lung are admitted without a, b")):
         with pytest.raises(UsageError, match=f"E109 .*{said}"):
             remote_run.read_order(run, (site,))
     wider = Coordinator.make(tmp_path / "federations/more", "more", "127.0.0.1:9", ["a", "b", "c"])
     for site in ("a", "b", "c"):
         wider.admit(site, PrivateKey.make().public)
-    (run / orders.ORDER_FILE).write_text(json.dumps(replace(order, federation=wider.folder).as_json()))
+    replace(order, federation=wider.folder).write()
     remote_run.read_order(run, ("c",))
     assert remote_run.read_order(run).terms.without == ("a", "c")
     (tmp_path / "runs/s").mkdir()

@@ -62,8 +62,7 @@ def _watch_one(run: Path, once: bool) -> None:
         time.sleep(LOOK_S)
     ending = _ending(run)
     if ending and ending["state"] != "done":
-        text = ending["text"]
-        print(text if ending["code"] != 75 else f"{text} Resume with: unskew resume {run}")
+        print(ending["text"])
     elif (run / "model.safetensors").exists():
         print(f"done    {run / 'model.safetensors'}")
 

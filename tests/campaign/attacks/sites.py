@@ -110,7 +110,7 @@ def lied(run: Ongoing, lie: str) -> str:
     """The liar alone is named, with the code of its lie; its answer is not used, and the truth is, right
     after."""
     ground, since, rounds = run.ground, len(run.events()), len(run.ground.rounds(run.name))
-    programs, memory = ground.programs(), ground.memory(("conductor",))
+    programs, memory = ground.programs(), ground.memory((run.command,))
     tell(ground, lie)
     try:
         run.wait(lambda: named(run, since) != [], 60, f"a word on {LIAR}")
@@ -124,7 +124,7 @@ def lied(run: Ongoing, lie: str) -> str:
     )
     told = f"{code} {run.told(code, LIAR, since)[0]}"
     check_unharmed(ground, programs)
-    grown = ground.memory(("conductor",)) - memory
+    grown = ground.memory((run.command,)) - memory
     check(grown < MOST_BYTES, f"the run's process holds {grown / 2**20:.0f} MB more")
     check_clean(run, since)
     if lie not in USED:
