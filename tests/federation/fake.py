@@ -22,8 +22,7 @@ from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset
 from unskew.federation.coordinator.correspondence import Contact
-from unskew.federation.coordinator.network_run import conduct
-from unskew.federation.coordinator.network_run import Terms
+from unskew.federation.coordinator.network_run import Terms, conduct
 from unskew.federation.protocol.hello import Hello
 from unskew.federation.protocol.signed_messages import PrivateKey, SignedMessage
 from unskew.federation.site.policy import KINDS, Policy
