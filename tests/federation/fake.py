@@ -122,9 +122,8 @@ def run(path: Path, channel, settings: Settings, **terms):
     order = tuple(KEYS)[: settings.clients]
     keys = terms.pop("keys", {name: KEYS[name].public for name in order})
     shown = terms.pop("shown", lambda *_: None)
-    bounds = terms.pop("bounds", {})
     agreed = Terms(**{"min_sites": 1, "deadline_s": 0.2, "wait_s": 0.2, **terms})
-    contact = Contact(channel, order, COORDINATOR, keys, bounds)
+    contact = Contact(channel, order, COORDINATOR, keys)
     loop, state = conduct(path, settings, contact, agreed, say=said.append, shown=shown)
     return loop, state, said
 

@@ -80,11 +80,9 @@ def test_where_samples_are_drawn_another_seed_is_another_study(site, method):
     assert hello(site, method, run="r3", seed=5)["code"] == "E522"
 
 
-@pytest.mark.parametrize(
-    "limits", [{"most_megabytes": 1e-4}, {"least_samples": 20}, {"shares": ("weights",)}]
-)
+@pytest.mark.parametrize("limits", [{"least_samples": 20}, {"shares": ("weights",)}])
 def test_what_the_policy_says_of_the_data_is_kept_until_the_operator_has_decided(site, limits):
-    """The bytes follow from the form of the samples, and a score is sent where there are test samples."""
+    """A score is sent where there are test samples."""
     allow(site, **limits)
     assert hello(site)["code"] == "E522"
     (asks,) = approvals.all_requests(site.member.folder)

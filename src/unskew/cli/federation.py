@@ -78,9 +78,6 @@ def _print_fingerprints(fingerprints: Mapping[str, str]) -> None:
 def admit(
     name: Name,
     keys: Annotated[tuple[Path, ...], "the public keys that sites have sent: a.pub b.pub"],
-    samples: Annotated[
-        str, "the most samples a site may say it holds, training and test: 6000, or a=6000,b=800"
-    ] = "",
     compared: Annotated[bool, "do not ask: the fingerprints were compared (a script must say so)"] = False,
     folder: Where = FOLDER,
 ) -> None:
@@ -90,17 +87,12 @@ def admit(
 
     home = _open(folder, name)
     texts = _key_texts(keys)
-    most = tickets.parse_bounds(samples, list(texts))
     publics = tickets.applicants(home, texts)
     for one, public in publics.items():
-        bound = most.get(one) or tickets.read_bounds(home).get(one)
-        words = f"at most {bound:,} samples" if bound else "no bound on its samples; set one with --samples"
-        print(f"key       {one:<20} fingerprint {public.fingerprint}  {words}")
+        print(f"key       {one:<20} fingerprint {public.fingerprint}")
     if not compared:
         _confirm(name, list(publics))
     for one, text in texts.items():
-        if one in most:
-            tickets.write_bound(home, one, most[one])
         tickets.admit(home, one, text)
         print(f"admitted  {one}")
     missing = [one for one in home.sites if one not in home.admitted()]
@@ -184,23 +176,22 @@ def remove(name: Name, site: Annotated[str, "the site to remove"], folder: Where
 
 def show(name: Name, folder: Where = FOLDER, as_json: Json = False) -> None:
     """Print the server's address, the validity of its certificate, and the sites with their keys'
-    fingerprints and bounds on samples."""
-    from unskew.federation import certificates, tickets
+    fingerprints."""
+    from unskew.federation import certificates
     from unskew.federation.addresses import host_port
 
     home = _open(folder, name)
-    keys, most = home.admitted(), tickets.read_bounds(home)
+    keys = home.admitted()
     days = certificates.days_left(home.folder / "server.crt")
     fingerprints = {site: keys[site].fingerprint if site in keys else None for site in home.sites}
     if as_json:
         facts = {"host": home.host, "port": home.port, "sites": fingerprints}
-        print(json.dumps({**facts, "samples": most, "days": days, "fingerprints": home.fingerprints}))
+        print(json.dumps({**facts, "days": days, "fingerprints": home.fingerprints}))
         return
     print(f"{home.name}  {host_port(home.host, home.port)}  certificate valid for {days} days")
     _print_fingerprints(home.fingerprints)
     for site, fingerprint in fingerprints.items():
-        bound = f"at most {most[site]:,} samples" if site in most else "no bound on its samples"
-        print(f"  {site:<20} {fingerprint or 'not admitted'}  {bound}")
+        print(f"  {site:<20} {fingerprint or 'not admitted'}")
 
 
 def audit(

@@ -29,7 +29,6 @@ class Arguments:
     )
     task: Annotated[str | None, "for methods: those that serve this task, such as regression"] = None
     json: Annotated[bool, "print JSON; of methods, all that is known of each"] = False
-    time: Annotated[bool, "for experiments: also the processor time of each; takes a few minutes"] = False
 
     @property
     def given(self) -> str:
@@ -37,10 +36,8 @@ class Arguments:
         return next((name for name in FILTERS if getattr(self, name) is not None), "")
 
     def check(self) -> None:
-        """Raises UsageError (E109) for a filter or `--time` for other kinds of entries, and for a value that
-        no method has."""
-        if self.time and self.kind != "experiments":
-            raise UsageError("E109", f"--time works for experiments only, not for {self.kind}.")
+        """Raises UsageError (E109) for a filter of other kinds of entries, and for a value that no method
+        has."""
         if self.given and self.kind != "methods":
             raise UsageError("E109", f"--{self.given} works for methods only, not for {self.kind}.")
         if not self.given:
@@ -80,13 +77,12 @@ def list_(arguments: Arguments) -> None:
         entries = _profiles(chosen) if arguments.json else {name: entries[name] for name in chosen}
         if not (chosen or arguments.json):
             print("No method passes all of these filters; leave one out.", file=sys.stderr)
-    timed = ((n, f"{about}. {_time(n)}" if arguments.time else about) for n, about in entries.items())
     if arguments.json:
-        print(json.dumps(dict(timed)))
+        print(json.dumps(entries))
         return
     width = max(map(len, entries), default=0) + 2
-    for name, about in timed:  # each as soon as it is measured
-        print(f"{name:<{width}}{about}", flush=True)
+    for name, about in entries.items():
+        print(f"{name:<{width}}{about}")
 
 
 def _about(kind: str) -> dict[str, str]:
@@ -148,18 +144,3 @@ def _experiments() -> dict[str, str]:
         rows = f"{here} of {plural(len(experiment.rows), 'row')} can run here"
         entries[name] = f"{experiment.title}; {rows}, {plural(len(experiment.methods), 'method')}"
     return entries
-
-
-def _time(name: str) -> str:
-    """The processor time that `reproduce` would take for all rows with data on this machine."""
-    from unskew.experiments import Request
-    from unskew.experiments.duration import duration_text
-    from unskew.experiments.files import read_experiment
-
-    experiment = read_experiment(name)
-    rows = [row for row in experiment.rows if row.has_data]
-    settings = [experiment.settings_of(row, method) for row in rows for method in experiment.methods]
-    runs = {each.fingerprint(): each for each in settings}
-    if not runs:
-        return "No data here."
-    return f"{duration_text(list(runs.values()), Request.seeds)} for {Request.seeds} seeds."

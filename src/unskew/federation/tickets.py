@@ -8,10 +8,6 @@ fingerprints that both ends compare.
 A site's private key is created at the site and stays there. Only its public key is sent back, with the
 proof that it was created with the unaltered ticket in the coordinator's folder. Admission uses the ticket up;
 a revoked key is admitted again only with a new one.
-
-Bounds: the most samples that each site may claim, as agreed with it (`unskew federation admit --samples
-N`). A site's weight in the merge, and in the mean of scores, follows from numbers that only the site knows;
-the bound keeps a false number from dominating the run.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from unskew.errors import UsageError, suggestion
+from unskew.errors import UsageError
 from unskew.federation.addresses import host_port, is_host, parse_address
 from unskew.federation.certificates import certify
 from unskew.federation.journal import JOURNAL_FILE, Journal
@@ -260,7 +256,7 @@ class Coordinator:
 def applicants(home: Coordinator, texts: Mapping[str, str]) -> dict[str, PublicKey]:
     """The keys in the texts of SITE.pub, by site, if all of them may be admitted. Nothing is written.
 
-    An admitted key may come again, for example with new bounds. Raises UsageError: E161 if a site has
+    An admitted key may come again. Raises UsageError: E161 if a site has
     another key, E503 for an unknown site, a key in use, or a key without the proof of a valid ticket.
     """
     keys = {site: PublicKey.parse(text) for site, text in texts.items()}
@@ -346,50 +342,6 @@ class AdmittedKeys(Mapping[str, PublicKey]):
         return len(self.home.admitted())
 
 
-def parse_bounds(text: str, sites: Sequence[str]) -> dict[str, int]:
-    """The bounds by site in `6000`, which holds for each of these sites, or in `a=6000,b=800`; none in "".
-
-    Raises UsageError (E109) for a number below 1 or an unknown site.
-    """
-    pairs = [pair.partition("=")[::2] for pair in text.split(",")]
-    if "=" not in text:
-        pairs = [(site, text) for site in sites] if text else []
-    bounds: dict[str, int] = {}
-    for site, number in ((site.strip(), number.strip()) for site, number in pairs):
-        if site not in sites or site in bounds:
-            what = "names twice" if site in bounds else "names no site whose key is here:"
-            near = suggestion(site, set(sites) - set(bounds))
-            raise UsageError("E109", f"--samples {what} '{site}'.{near}")
-        if not (number.isascii() and number.isdecimal() and int(number)):
-            form = "a whole number above 0, or SITE=NUMBER,..."
-            raise UsageError("E109", f"--samples takes {form}; got '{number}'.")
-        bounds[site] = int(number)
-    return bounds
-
-
-def bound_file(home: Coordinator, site: str) -> Path:
-    """The file with the largest number of samples that a site may claim."""
-    return home.folder / "admitted" / f"{site}.samples"
-
-
-def write_bound(home: Coordinator, site: str, samples: int) -> None:
-    """Store the largest number of samples that a site may claim."""
-    disk.replace(bound_file(home, site), f"{samples}\n")
-
-
-def read_bounds(home: Coordinator) -> dict[str, int]:
-    """The bounds by site, for sites that have one. Raises UsageError (E503) for a file without a number."""
-    bounds: dict[str, int] = {}
-    for site in home.sites:
-        if not (path := bound_file(home, site)).exists():
-            continue
-        text = path.read_text().strip()
-        if not text.isdecimal():
-            raise UsageError("E503", f"{path} holds no number; admit the site again with --samples N.")
-        bounds[site] = int(text)
-    return bounds
-
-
 def add_site(home: Coordinator, site: str) -> Ticket:
     """Add a site after all others in the order of clients, and write its ticket.
 
@@ -405,7 +357,7 @@ def add_site(home: Coordinator, site: str) -> Ticket:
 
 
 def remove_site(home: Coordinator, site: str) -> None:
-    """Remove a site with its key, its ticket and the bound on its samples.
+    """Remove a site with its key and its ticket.
 
     Raises UsageError (E503) for an unknown site or the last one.
     """
@@ -416,8 +368,7 @@ def remove_site(home: Coordinator, site: str) -> None:
         revoke(home, site)
     _write_sites(home, tuple(other for other in home.sites if other != site))
     home.record(("removed", {"site": site}))
-    for path in (home.ticket_file(site), bound_file(home, site)):
-        path.unlink(missing_ok=True)
+    home.ticket_file(site).unlink(missing_ok=True)
 
 
 def _write_sites(home: Coordinator, sites: tuple[str, ...]) -> Coordinator:

@@ -30,7 +30,7 @@ from unskew.federation.protocol.wire_format import (
     seal,
     unseal,
 )
-from unskew.federation.tickets import AdmittedKeys, Coordinator, read_bounds
+from unskew.federation.tickets import AdmittedKeys, Coordinator
 from unskew.records.private_state import DiskStore
 from unskew.round.clients import Broadcast
 from unskew.round.deliveries import Deliveries
@@ -79,22 +79,20 @@ class Contact:
     """A coordinator's access to its sites.
 
     sites: all of the federation, in the order of client ids; key: signs requests; keys: those of the
-    admitted sites, which may become fewer during a run. bounds: the most training and test samples that a
-    site may claim.
+    admitted sites, which may become fewer during a run.
     """
 
     channel: Channel
     sites: tuple[str, ...]
     key: PrivateKey
     keys: Mapping[str, PublicKey]
-    bounds: Mapping[str, int] = field(default_factory=dict[str, int])
 
     @staticmethod
     def of(home: Coordinator, channel: Channel) -> Contact:
         """The contact of a federation's coordinator with its admitted sites."""
         admitted = home.admitted()
         sites = tuple(site for site in home.sites if site in admitted) or home.sites
-        return Contact(channel, sites, home.key, AdmittedKeys(home), read_bounds(home))
+        return Contact(channel, sites, home.key, AdmittedKeys(home))
 
 
 @dataclass
@@ -273,11 +271,6 @@ class Correspondence:
         if hello.site != site:
             text = f"{site} introduces itself as '{hello.site}', which is another site."
             return self._refuse(site, 0, "E310", text)
-        most, count = self.contact.bounds.get(site), hello.train + hello.test
-        if most is not None and count > most:
-            self._strangers.add(node)
-            text = f"{site} says it holds {count:,} samples, but at most {most:,} were agreed with it."
-            return self.leave_out(site, "E305", f"{text} It is left out of this run.")
         self.refusals.pop(site, None)
         self._note("introduced", site=site, key=key.fingerprint, hello=hello.as_json())
         return hello

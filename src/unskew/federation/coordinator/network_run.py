@@ -252,7 +252,7 @@ def conduct(
                     post.tell(0, "E504", f"{text}; {remedy}.")
                 facts = {"run": run, "sites": [h.as_json() for h in hellos]}
                 disk.replace(path / ROSTER, json.dumps(facts, indent=1))
-            say("\n".join(weight_lines(hellos, method, settings, contact.bounds)))
+            say("\n".join(weight_lines(hellos, method, settings)))
             resolved = run_on(federation, settings, method)
             folder = NetworkFolder(path, resolved, post, notices, hellos, terms.min_sites)
             loop, state = folder.go(say, shown, ready)
@@ -344,11 +344,8 @@ def _gather(
 def _new_sites(post: Correspondence, present: Mapping[str, Hello], terms: Terms) -> list[Hello]:
     """The sites of a new run: those that fit together. The others are reported and left out of it."""
     ours = versions()
-    doubted = doubtful_counts(list(present.values()), post.contact.bounds)
-    out = {
-        site: ("E305", f"{text}; if that is right, admit {site}.pub again with --samples N")
-        for site, text in doubted.items()
-    }
+    doubted = doubtful_counts(list(present.values()))
+    out = {site: ("E305", f"{text}, too few to train with it") for site, text in doubted.items()}
     for site, hello in present.items():
         if conflict := version_conflict(site, hello.versions, COORDINATOR, ours):
             out[site] = "E504", conflict

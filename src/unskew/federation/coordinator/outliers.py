@@ -168,26 +168,24 @@ MOST_TIMES, LEAST_DOUBTED = 1000, 100_000
 large."""
 
 
-def doubtful_counts(hellos: Sequence[Hello], bounds: Mapping[str, int]) -> dict[str, str]:
+def doubtful_counts(hellos: Sequence[Hello]) -> dict[str, str]:
     """Claims of sites with far more samples than the others, as sentences without a full stop, by site.
 
     Some methods share quantities that grow with the largest number, so one false number makes every honest
-    site refuse. bounds: numbers that were agreed with their sites are not doubted.
+    site refuse.
     """
     texts: dict[str, str] = {}
     for what, counts in (("training", [h.train for h in hellos]), ("test", [h.test for h in hellos])):
         for k, (hello, number) in enumerate(zip(hellos, counts)):
             usual = median(counts[:k] + counts[k + 1 :] or [number])
-            if hello.site not in bounds and number >= LEAST_DOUBTED and number > MOST_TIMES * usual:
+            if number >= LEAST_DOUBTED and number > MOST_TIMES * usual:
                 text = f"{hello.site} says it holds {number:,} {what} samples, the other sites {usual:,g}"
                 texts[hello.site] = f"{text} (median)"
     return texts
 
 
-def weight_lines(
-    hellos: Sequence[Hello], method: Method, settings: Settings, bounds: Mapping[str, int]
-) -> list[str]:
-    """A line for each training site (samples, bound, weight), and a warning about a dominant one."""
+def weight_lines(hellos: Sequence[Hello], method: Method, settings: Settings) -> list[str]:
+    """A line for each training site (samples, weight), and a warning about a dominant one."""
     training = [h for h in hellos if h.train]
     equal = settings.weighting == "equal" or method.weighting == "equal"
     total = sum(h.train for h in training)
@@ -195,10 +193,9 @@ def weight_lines(
     weight_K = cap_weights(raw_K, settings.cap)
     lines: list[str] = []
     for hello, p, raw in zip(training, weight_K, raw_K):
-        bound = f"(at most {bounds[hello.site]:,})" if hello.site in bounds else "(no bound)"
         cut = f", cut from {raw:.1%}" if raw > p + 1e-9 else ""
         label = "" if lines else "weights"
-        lines.append(f"{label:<7} {hello.site:<20} {hello.train:>13,} samples {bound:<22} {p:>6.1%}{cut}")
+        lines.append(f"{label:<7} {hello.site:<20} {hello.train:>13,} samples {p:>6.1%}{cut}")
     largest = max(range(len(training)), key=lambda k: weight_K[k])
     if len(training) > 1 and weight_K[largest] > DECISIVE + 1e-9:
         text = "outweighs all others together; --set cap=0.5 or --set weighting=equal limits it."

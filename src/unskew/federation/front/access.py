@@ -1,4 +1,4 @@
-"""Access to the front: admitted keys, rates of sites, the machine that uses a site's key, and refusals.
+"""Access to the front: admitted keys, the machine that uses a site's key, and refusals.
 
 A site's name is held by the process or machine that came first, until nothing has been received from it for
 a while.
@@ -14,29 +14,11 @@ import json
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from unskew.errors import UsageError
 from unskew.federation import certificates
 from unskew.federation.protocol.signed_messages import PublicKey
 from unskew.federation.tickets import Coordinator
-
-
-@dataclass
-class RateLimit:
-    """A rate limit for each site. rate: requests per second; burst: requests at once."""
-
-    rate: float
-    burst: float
-    clock: Callable[[], float] = time.monotonic
-    _due: dict[str, float] = field(default_factory=dict)
-
-    def wait_s(self, site: str) -> float:
-        """The wait in seconds of a new request, which is queued."""
-        now = self.clock()
-        due = max(now, self._due.get(site, now))
-        self._due[site] = due + 1 / self.rate
-        return max(0.0, due - now - (self.burst - 1) / self.rate)
 
 
 SILENT_S = 15.0
