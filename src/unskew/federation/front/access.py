@@ -20,7 +20,6 @@ from unskew.federation import certificates
 from unskew.federation.protocol.signed_messages import PublicKey
 from unskew.federation.tickets import Coordinator
 
-
 SILENT_S = 15.0
 """A live process is heard of at least every 5 s. One that was started again in its folder counts as the
 same."""
