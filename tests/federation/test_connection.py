@@ -96,7 +96,6 @@ class Script:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
     monkeypatch.setattr(connection, "RETRY_S", 0.1)
-    monkeypatch.setattr(connection, "QUICK_S", 0.01)
     real = connection.FleetHttpClient  # the server of these tests speaks plain text
     monkeypatch.setattr(
         connection, "FleetHttpClient", lambda url, **more: real(url.replace("https", "http", 1), **more)

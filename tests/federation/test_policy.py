@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import math
-import time
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -29,7 +28,6 @@ from unskew.federation.site.study_review import Study, check_run
 from unskew.methods.rebafl import ReBaFL
 from unskew.runs import conformance
 
-NOON, MIDNIGHT = time.strptime("12:00", "%H:%M"), time.strptime("00:30", "%H:%M")
 PRIVATE = "feddpms(alpha=5, width=8)"
 SERIAL = itertools.count(1)
 

@@ -261,10 +261,8 @@ def _refusal(response: httpx.Response) -> FleetError:
     return ServerUnreachable(f"it answers HTTP {response.status_code}")
 
 
-QUICK_S, IDLE_S = 0.2, 2.0
-PATIENCE = 50
-"""While nothing comes, the pause grows to this part of the silence, so that waiting costs a round two per
-cent."""
+PAUSE_S = 0.05
+"""Seconds between two requests for messages, each of which the front holds until there is news."""
 RETRY_S = 5.0
 """Longest pause before a new attempt to connect; the first pause is a tenth of it."""
 BEAT_S = LIFE_S / 4
@@ -319,10 +317,9 @@ class AnswerLoop:
 
     def _take_part(self) -> None:
         """Ask for messages and answer them. Raises FleetError when the server is lost."""
-        last = time.monotonic()
         while not self.over.is_set():
             self._send()
-            asked, message = time.monotonic(), None
+            message = None
             try:
                 message = self.fleet.receive()
             except AnswerRefused:
@@ -333,12 +330,10 @@ class AnswerLoop:
                 self.say(CONNECTED + again)
                 self._lost = None
             if message is None:
-                silence, waited = time.monotonic() - last, time.monotonic() - asked  # the front waits for us
-                self.over.wait(max(0.0, min(IDLE_S, max(QUICK_S, silence / PATIENCE)) - waited))
+                self.over.wait(PAUSE_S)
                 continue
             start = time.monotonic()
             self._ready = message, self._answer_to(message), start + message.metadata.ttl
-            last = time.monotonic()
 
     def _answer_to(self, message: Any) -> SignedMessage | str:
         """The worker's answer, or a text with the reason why there is none."""
