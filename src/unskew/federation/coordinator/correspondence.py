@@ -19,7 +19,7 @@ from unskew.config import Settings
 from unskew.core.trees import Tree, Weights, flat_tree
 from unskew.errors import printable
 from unskew.federation.journal import Journal
-from unskew.federation.protocol.hello import Hello, data_change, versions
+from unskew.federation.protocol.hello import Hello, versions
 from unskew.federation.protocol.signed_messages import PrivateKey, PublicKey, SignedMessage
 from unskew.federation.protocol.wire_format import (
     Limits,
@@ -113,8 +113,6 @@ class Correspondence:
     nodes: dict[str, int] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
     """Sites that are excluded from the run."""
-    differing: dict[str, str] = field(default_factory=dict)
-    """Temporarily excluded sites with the reason, as a sentence without a full stop."""
     refusals: dict[str, SiteRefusal] = field(default_factory=dict[str, SiteRefusal])
     """The latest refusal of each site that does not take part or has an undecided operator."""
     _absent: set[tuple[int, str]] = field(default_factory=set)
@@ -166,11 +164,6 @@ class Correspondence:
         self.refusals.pop(site, None)
         self._refuse(site, 0, code, text)
 
-    def set_aside(self, site: str, text: str) -> None:
-        """Exclude a site until it describes itself differently. text: the reason, without a full stop."""
-        self.differing[site] = text
-        self.nodes.pop(site)
-
     def absent(self, site: str, t: int) -> None:
         """Report once a round that a site cannot be asked. Scores of round t are requested in round t + 1."""
         if self._absent & {(t, site), (t + 1, site)}:
@@ -178,8 +171,6 @@ class Correspondence:
         self._absent = {(at, s) for at, s in self._absent if at >= t - 1} | {(t, site)}
         if site not in self.contact.keys:
             self._refuse(site, t, "E310", f"{site} is no longer admitted and was not asked.")
-        elif text := self.differing.get(site):
-            self._refuse(site, t, "E504", f"{text}, so it was not asked.")
         else:
             self._refuse(site, t, "E311", f"{site} is not connected and was not asked.")
 
@@ -397,19 +388,13 @@ class Attendance:
         return sum(h.site in connected for h in self.hellos)
 
     def _readmit(self, hello: Hello) -> None:
-        """Take back a site that was greeted after the run began, unless its data have changed."""
-        before = next((h for h in self.hellos if h.site == hello.site), None)
+        """Take back a site that was greeted after the run began; it checks by itself that its data are those of
+        then."""
         self.ready.discard(hello.site)
-        if hello.site in self.post.left_out:
-            return
-        if before is None:
+        if hello.site not in self.post.left_out | {h.site for h in self.hellos}:
             self.post.left_out.add(hello.site)
             text = f"{hello.site} came after the run began and can take part in the next one."
             self.post.tell(0, "E504", text)
-        elif text := data_change(before, hello):
-            self.post.set_aside(hello.site, text)
-        else:
-            self.post.differing.pop(hello.site, None)
 
     def _set_up(self, t: int, sites: Mapping[int, str]) -> None:
         """Send the run's setup to sites, by client id; absent ones are reported."""

@@ -35,7 +35,6 @@ from unskew.federation.journal import JOURNAL_FILE, Journal
 from unskew.federation.protocol.hello import (
     COORDINATOR,
     Hello,
-    data_change,
     largest_group,
     version_conflict,
     version_differences,
@@ -299,7 +298,10 @@ def _participants(
         post.leave_out(site, "E311", f"{site} is left out of this run from now on, as --without asks.")
     expected = [h.site for h in before] or list(post.contact.sites)
     present = _gather(post, settings, terms, expected, say)
-    return _known_sites(post, before, present, terms) if before else _new_sites(post, present, terms)
+    if not before:
+        return _new_sites(post, present, terms)
+    _report_versions(post, present.values())
+    return before
 
 
 def _gather(
@@ -356,19 +358,6 @@ def _new_sites(post: Correspondence, present: Mapping[str, Hello], terms: Terms)
         post.leave_out(site, code, f"{text}. {site} is left out of this run.")
     _report_versions(post, hellos)
     return hellos
-
-
-def _known_sites(
-    post: Correspondence, before: list[Hello], present: Mapping[str, Hello], terms: Terms
-) -> list[Hello]:
-    """The sites of a resumed run. A site with other data than before is not asked until they are back."""
-    differing = {h.site: text for h in before if (text := data_change(h, present.get(h.site, h)))}
-    out = {site: ("E504", text) for site, text in differing.items()}
-    _check_enough(len(present) - len(out), out, terms)
-    for site, text in differing.items():
-        post.set_aside(site, text)
-    _report_versions(post, present.values())
-    return before
 
 
 def _report_versions(post: Correspondence, hellos: Iterable[Hello]) -> None:

@@ -17,7 +17,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -317,16 +317,6 @@ def largest_group(hellos: Sequence[Hello]) -> tuple[list[Hello], dict[str, str]]
         if other.site in misfits and len(groups[other.site]) == len(groups[one.site]):
             raise UsageError("E504", f"{misfits[other.site]}.")
     return groups[one.site], misfits
-
-
-def data_change(before: Hello, now: Hello) -> str:
-    """Why a returning site cannot continue a run, as a sentence without a full stop; "" if it can."""
-    if now.train != before.train:
-        return f"{now.site} holds {now.train} training samples; it held {before.train} when the run began"
-    form = now.form if before.form else ()
-    if replace(now, versions=before.versions, unscaled=before.unscaled, form=form) != before:
-        return f"{now.site} has other data than when the run began"
-    return version_conflict(now.site, now.versions, COORDINATOR, versions())
 
 
 def data_difference(one: Hello, other: Hello) -> str:

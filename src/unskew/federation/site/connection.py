@@ -50,7 +50,6 @@ try:
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
     from flwr.supernode.fleet_http_client import FleetHttpClient
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
-    from google.protobuf.message import DecodeError
 
     from unskew.federation.protocol.flower_messages import (
         Arrival,
@@ -95,7 +94,7 @@ class Fleet:
     """The connection of one site.
 
     Its node number at the server is stored in the site's folder, so that a process that takes over after a
-    crash is the same node at once, and can report the request during which its predecessor died.
+    crash is the same node at once. The request during which its predecessor died is then sent again.
     """
 
     def __init__(self, joined: SiteFolder):
@@ -105,16 +104,13 @@ class Fleet:
         interceptors = [NodeAuthHttpInterceptor(key, key.public_key())]
         self._client = FleetHttpClient(url, interceptors=interceptors, verify=context, timeout=TIMEOUT_S)
         self._key = public_key_to_bytes(key.public_key())
-        self._number, self._open = joined.folder / "node", joined.folder / "answering"
+        self._number = joined.folder / "node"
         self._node = Node(node_id=int(self._number.read_text())) if self._number.exists() else None
-        self._left_open = self._open.exists()
-        self._pulling: tuple[int, Arrival] | None = None
-        """The run and the received pieces of an incomplete message."""
-        self._head = b""
-        """That message without its content."""
+        self._pulling: tuple[MessageProto, Arrival] | None = None
+        """An incomplete message without its content, and its received pieces."""
 
     def connect(self) -> None:
-        """Connect to the server, and report the request that an earlier process has left open."""
+        """Connect to the server."""
         try:
             with _map_errors():
                 self._activate()
@@ -123,11 +119,6 @@ class Fleet:
                 text = "it closes the connection without an answer, as it does with a key that is not"
                 raise AccessDenied(f"{text} admitted") from error
             raise
-        if self._left_open:
-            with contextlib.suppress(AnswerRefused, DecodeError):
-                text = "the site was restarted while it worked on this request"
-                self.reply(_without_content(self._open.read_bytes()), text)
-            self.forget()
 
     def _activate(self) -> None:
         if self._known():
@@ -155,8 +146,7 @@ class Fleet:
             self._beat()
 
     def receive(self) -> Message | None:
-        """The next message with its content, if there is one. Until `forget`, it is reported as failed after
-        a crash.
+        """The next message with its content, if there is one.
 
         After a failure the transfer continues. A message with unreadable pieces comes without content.
         """
@@ -165,18 +155,15 @@ class Fleet:
                 response = self._client.PullMessages(fleet_api.PullMessagesRequest(node=self._node))
                 if not response.messages_list:
                     return None
-                self._head = response.messages_list[0].SerializeToString()
-                # the server hands a message out once, so a full disk must not lose it
-                with contextlib.suppress(UnskewError, OSError):
-                    disk.replace(self._open, self._head)
                 head, tree = response.messages_list[0], response.message_object_trees[0]
-                self._pulling = head.metadata.run_id, Arrival(head, tree)
+                self._pulling = head, Arrival(head, tree)
+            head, arrival = self._pulling
             try:
-                message = self._receive_content(*self._pulling)
+                message = self._receive_content(head.metadata.run_id, arrival)
             except (FleetError, httpx.HTTPError, inflatable_utils.ObjectPullError):
                 raise
             except Exception:  # an error in Flower's parsers concerns one message only
-                message = _without_content(self._head)
+                message = message_from_proto(head)
             self._pulling = None
             return message
 
@@ -213,9 +200,8 @@ class Fleet:
             send(self._client, request, [reply], self._node, message.metadata.run_id)
 
     def forget(self) -> None:
-        """Forget the open message, which was answered."""
-        self._pulling, self._left_open = None, False
-        self._open.unlink(missing_ok=True)
+        """Give up an incomplete message."""
+        self._pulling = None
 
     def leave(self) -> None:
         """Sign off at the server, if it can be reached, and close the connection."""
@@ -223,10 +209,6 @@ class Fleet:
             if self._node is not None:
                 self._client.DeactivateNode(fleet_api.DeactivateNodeRequest(node_id=self._node.node_id))
         self._client.close()
-
-
-def _without_content(head: bytes) -> Message:
-    return message_from_proto(MessageProto.FromString(head))
 
 
 @contextlib.contextmanager
@@ -362,7 +344,6 @@ class AnswerLoop:
             except AnswerRefused:
                 self.say("an answer was not wanted any more: its run is over")
         self._ready = None
-        self.fleet.forget()
 
     def _explain(self, error: FleetError) -> None:
         if isinstance(error, AccessDenied):
