@@ -388,8 +388,7 @@ class Attendance:
         return sum(h.site in connected for h in self.hellos)
 
     def _readmit(self, hello: Hello) -> None:
-        """Take back a site that was greeted after the run began; it checks by itself that its data are those of
-        then."""
+        """Take back a site that was greeted after the run began, if it took part then."""
         self.ready.discard(hello.site)
         if hello.site not in self.post.left_out | {h.site for h in self.hellos}:
             self.post.left_out.add(hello.site)
