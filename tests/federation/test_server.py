@@ -6,15 +6,13 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
 
-import json
 from types import SimpleNamespace
 
 from tests.ports import free_port
 from unskew.errors import UsageError
-from unskew.federation import journal, programs
+from unskew.federation import programs
 from unskew.federation.coordinator import server as coordinator_server
 from unskew.federation.coordinator import superlink
-from unskew.federation.front import access
 from unskew.federation.protocol.signed_messages import PrivateKey
 from unskew.federation.tickets import Coordinator
 
@@ -26,23 +24,12 @@ def two_sites(tmp_path):
     return Coordinator.make(tmp_path / "fed", "lung", f"127.0.0.1:{free_port()}", ["b", "a"])
 
 
-def test_the_server_tells_whom_the_front_refused(two_sites):
-    line = f'{access.MARK}{{"who": "198.51.100.7", "why": "offers no certificate", "times": 1}}'
-    (two_sites.folder / "flower" / "front.log").write_text(f"{line}\n")  # of an earlier server
+def test_the_server_prints_whom_the_front_refused(two_sites):
     said: list[str] = []
     server = coordinator_server.Server(two_sites, say=said.append)
-    server.report_refusals()
-    for written in (line, "listening", line[:40], line.replace('"times": 1', '"times": 7')):
+    for written in ("refused 198.51.100.7: offers no certificate", "listening"):
         server.front.seen(written)
-    server.report_refusals()
-    server.report_refusals()
-    who = "refused 198.51.100.7: offers no certificate"
-    assert said == [who, f"{who} (7 times)"]
-    noted = [json.loads(text) for text in (two_sites.folder / journal.JOURNAL_FILE).read_text().splitlines()]
-    assert [(n["what"], n["who"], n["times"]) for n in noted] == [
-        ("refused", "198.51.100.7", t) for t in (1, 7)
-    ]
-    assert not journal.verify(two_sites.folder / journal.JOURNAL_FILE, two_sites.key.public).wrong
+    assert said == ["refused 198.51.100.7: offers no certificate"]
 
 
 def test_flower_tells_nobody_of_a_federation_whatever_the_shell_says(tmp_path, monkeypatch):

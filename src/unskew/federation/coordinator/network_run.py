@@ -36,7 +36,6 @@ from unskew.federation.protocol.hello import (
     COORDINATOR,
     Hello,
     largest_group,
-    version_conflict,
     version_differences,
     versions,
 )
@@ -345,12 +344,8 @@ def _gather(
 
 def _new_sites(post: Correspondence, present: Mapping[str, Hello], terms: Terms) -> list[Hello]:
     """The sites of a new run: those that fit together. The others are reported and left out of it."""
-    ours = versions()
     doubted = doubtful_counts(list(present.values()))
     out = {site: ("E305", f"{text}, too few to train with it") for site, text in doubted.items()}
-    for site, hello in present.items():
-        if conflict := version_conflict(site, hello.versions, COORDINATOR, ours):
-            out[site] = "E504", conflict
     hellos, misfits = largest_group([h for h in present.values() if h.site not in out])
     out |= {site: ("E504", text) for site, text in misfits.items()}
     _check_enough(len(hellos), out, terms)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from dataclasses import dataclass, field
 
-from unskew.errors import UnskewError, UsageError
+from unskew.errors import UsageError
 from unskew.federation import programs
 from unskew.federation.addresses import check_free, default_bind
 from unskew.federation.coordinator import superlink
 from unskew.federation.coordinator.superlink import Refused, SuperLink, Unavailable
-from unskew.federation.front import access
+from unskew.federation.front.proxy import REFUSED
 from unskew.federation.programs import Program, Say
 from unskew.federation.tickets import Coordinator
 
@@ -30,8 +29,6 @@ class Server:
     home: Coordinator
     bind: str = ""
     say: Say = print
-    _front_lines: deque[str] = field(default_factory=deque[str])
-    """Lines of the front that have not been processed yet."""
     _ends: list[tuple[float, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -43,11 +40,11 @@ class Server:
         command = superlink.superlink_command(self.home)
         self.program = Program("the SuperLink", command, env, flower / "superlink.log")
         front = superlink.front_command(self.home, self.bind)
-        self.front = Program("the front", front, env, flower / "front.log", self._front_lines.append)
+        self.front = Program("the front", front, env, flower / "front.log", self._front_line)
         self._registered: tuple[dict[str, str], float] = {}, 0.0
 
     def tend(self) -> None:
-        """Keep the programs going, register newly admitted sites, and report refused ones.
+        """Keep the programs going, and register newly admitted sites.
 
         Raises UsageError (E507) if the front or the SuperLink keeps ending.
         """
@@ -55,27 +52,17 @@ class Server:
             code = program.tend(self.say)
             if code is not None and code >= 0:  # not killed
                 self._has_ended(program)
-        self.report_refusals()
         self._reconcile()
+
+    def _front_line(self, line: str) -> None:
+        if line.startswith(REFUSED):
+            self.say(line)
 
     def stop(self) -> None:
         """End the front, then the SuperLink."""
         self._link.close()
         self.front.stop()
-        self.report_refusals()
         self.program.stop()
-
-    def report_refusals(self) -> None:
-        """Print the front's refusals since the last call and record them in the federation's journal."""
-        lines = [self._front_lines.popleft() for _ in range(len(self._front_lines))]
-        facts = [fact for line in lines if (fact := access.parse_refusal(line))]
-        for fact in facts:
-            times = f" ({fact['times']} times)" if fact["times"] != 1 else ""
-            self.say(f"refused {fact['who']}: {fact['why']}{times}")
-        try:
-            self.home.record(*(("refused", fact) for fact in facts))
-        except (UnskewError, OSError) as error:  # a disk that strangers have filled must not end the server
-            self.say(f"the federation's journal lacks {len(facts)} lines about refusals: {error}")
 
     def _has_ended(self, program: Program) -> None:
         now = time.monotonic()

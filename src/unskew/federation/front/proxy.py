@@ -265,6 +265,8 @@ def _named_key(header: bytes) -> str:
         return ""
 
 
+REFUSED = "refused"
+"""The first word of lines about refusals, which `unskew serve` prints."""
 LOOK_S = 0.5
 """Seconds between readings of the admitted keys, after which a removed key is excluded at the latest."""
 MOST_UNREADABLE = 6
@@ -280,8 +282,17 @@ unannounced."""
 async def serve(
     home: Coordinator, listener: socket.socket, server: httpx.AsyncClient, say: Callable[[str], None]
 ) -> None:
-    """Serve until cancelled. server: client of Flower's server. say: receives the lines of `Refusals`."""
-    refusals, members, flower = Refusals(say), Members(home), home.folder / "flower"
+    """Serve until cancelled. server: client of Flower's server. say: receives a line for each refusal, which
+    the federation's journal records, too."""
+
+    def refused(who: str, why: str, times: int) -> None:
+        say(f"{REFUSED} {who}: {why}" + (f" ({times} times)" if times != 1 else ""))
+        try:
+            home.record(("refused", {"who": who, "why": why, "times": times}))
+        except (UnskewError, OSError) as error:  # a disk that strangers have filled must not end the server
+            say(f"{REFUSED} attempts are not recorded: {error}")
+
+    refusals, members, flower = Refusals(refused), Members(home), home.folder / "flower"
     news, answers = MessageWait(Bell(flower / REQUESTS)), Bell(flower / REPLIES)
     signs = Signals(news, answers, IdleNodes(flower / IDLE_FOLDER))
     signs.idle.forget()

@@ -293,14 +293,6 @@ def _constants(values: Any, channels: int) -> tuple[float, ...]:
     return numbers
 
 
-def check_compatible(hellos: Sequence[Hello]) -> None:
-    """Raises UsageError (E504), which names two sites, unless the data of all sites fit one task."""
-    one = next((h for h in hellos if h.form), hellos[0])
-    for other in hellos:
-        if text := data_difference(one, other):
-            raise UsageError("E504", f"{text}.")
-
-
 def largest_group(hellos: Sequence[Hello]) -> tuple[list[Hello], dict[str, str]]:
     """The sites of the largest group that fits one run, and for each other site the reason why it does not
     fit.
