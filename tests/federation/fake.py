@@ -123,7 +123,7 @@ def run(path: Path, channel, settings: Settings, **terms):
     keys = terms.pop("keys", {name: KEYS[name].public for name in order})
     shown = terms.pop("shown", lambda *_: None)
     agreed = Terms(**{"min_sites": 1, "deadline_s": 0.2, "wait_s": 0.2, **terms})
-    contact = Contact(channel, order, COORDINATOR, keys)
+    contact = Contact(channel, order, COORDINATOR, lambda: keys)
     loop, state = conduct(path, settings, contact, agreed, say=said.append, shown=shown)
     return loop, state, said
 

@@ -48,7 +48,7 @@ def run(cwd, *more):
 
 
 def fingerprint(home) -> str:
-    return home.fingerprints["coordinator"]
+    return home.key.public.fingerprint
 
 
 def test_a_site_joins_checks_and_runs_with_one_command(tmp_path, home, began):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,13 +49,13 @@ def init(
     home = Coordinator.make(folder / name, name, host, split_names(sites))
     if as_json:
         facts = {"folder": str(home.folder), "sites": list(home.sites)}
-        print(json.dumps({**facts, "fingerprints": home.fingerprints}))
+        print(json.dumps({**facts, "coordinator": home.key.public.fingerprint}))
         return
     what = f"an authority, the server's certificate ({DAYS} days)"
     print(f"created {what}, {len(home.sites)} tickets in {home.folder / 'tickets'}")
     print(f"        each is good for one admission within {TICKET_DAYS} days: send it to its site only")
-    _print_fingerprints(home.fingerprints)
-    print("        read these out to every site, which compares them: a ticket that was altered has others")
+    _print_fingerprint(home)
+    print("        read it out to every site, which compares it: a ticket that was altered has another")
     print(f"next    unskew serve {name}")
     admit_them = f"unskew federation admit {name} *.pub"
     print(f"        {admit_them}      once the sites have read their fingerprints out to you")
@@ -66,13 +65,12 @@ def _print_ticket(home: Coordinator, ticket: Ticket) -> None:
     """Print the path of a ticket, its last day, and the fingerprint that both ends compare."""
     until = f"for one admission, until {ticket.expires[:10]}; send it to its site only"
     print(f"ticket  {home.ticket_file(ticket.site)}  {until}")
-    _print_fingerprints(home.fingerprints)
-    print("        read the coordinator's out to the site, which compares it: an altered ticket has another")
+    _print_fingerprint(home)
+    print("        read it out to the site, which compares it: an altered ticket has another")
 
 
-def _print_fingerprints(fingerprints: Mapping[str, str]) -> None:
-    for whose, fingerprint in fingerprints.items():
-        print(f"check   {whose:<11} {fingerprint}")
+def _print_fingerprint(home: Coordinator) -> None:
+    print(f"check   coordinator {home.key.public.fingerprint}")
 
 
 def admit(
@@ -186,10 +184,10 @@ def show(name: Name, folder: Where = FOLDER, as_json: Json = False) -> None:
     fingerprints = {site: keys[site].fingerprint if site in keys else None for site in home.sites}
     if as_json:
         facts = {"host": home.host, "port": home.port, "sites": fingerprints}
-        print(json.dumps({**facts, "days": days, "fingerprints": home.fingerprints}))
+        print(json.dumps({**facts, "days": days, "coordinator": home.key.public.fingerprint}))
         return
     print(f"{home.name}  {host_port(home.host, home.port)}  certificate valid for {days} days")
-    _print_fingerprints(home.fingerprints)
+    _print_fingerprint(home)
     for site, fingerprint in fingerprints.items():
         print(f"  {site:<20} {fingerprint or 'not admitted'}")
 

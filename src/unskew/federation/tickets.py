@@ -3,7 +3,7 @@
 A coordinator sends a ticket to each site. It contains the server's address, the keys to trust, and a secret
 for one admission, which is valid until a date and for one key. An attacker who reads a ticket in transit
 can apply in the site's name, and one who replaces it can insert other keys. Neither can preserve the
-fingerprints that both ends compare.
+fingerprint that both ends compare.
 
 A site's private key is created at the site and stays there. Only its public key is sent back, with the
 proof that it was created with the unaltered ticket in the coordinator's folder. Admission uses the ticket up;
@@ -18,19 +18,18 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 
 from unskew.errors import UsageError
 from unskew.federation.addresses import host_port, is_host, parse_address
 from unskew.federation.certificates import certify
 from unskew.federation.journal import JOURNAL_FILE, Journal
-from unskew.federation.protocol.signed_messages import PrivateKey, PublicKey, fingerprint
+from unskew.federation.protocol.signed_messages import PrivateKey, PublicKey
 from unskew.system import disk
 from unskew.system.disk import lock, refuse_link
 
@@ -63,15 +62,13 @@ class Ticket:
         return host_port(self.host, self.port)
 
     @property
-    def fingerprints(self) -> dict[str, str]:
-        """The fingerprints of the coordinator's key and of the authority's certificate.
+    def fingerprint(self) -> str:
+        """The fingerprint of the coordinator's key, which both ends compare.
 
-        An attacker who alters a ticket in transit can insert other keys, but cannot preserve these
-        fingerprints.
+        The key's signature covers the authority, so an attacker who alters a ticket in transit cannot
+        preserve it.
         """
-        root = x509.load_pem_x509_certificate(self.authority.encode())
-        authority = fingerprint(root.public_bytes(serialization.Encoding.DER))
-        return {"coordinator": PublicKey.parse(self.coordinator).fingerprint, "authority": authority}
+        return PublicKey.parse(self.coordinator).fingerprint
 
     def signed(self, key: PrivateKey) -> Ticket:
         """This ticket with the signature of the coordinator's key."""
@@ -201,11 +198,6 @@ class Coordinator:
         """The coordinator's key, read from its folder."""
         return PrivateKey.load(self.folder / "coordinator.key")
 
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """The fingerprints in every ticket, which both ends compare."""
-        return self.ticket(self.sites[0]).fingerprints
-
     def ticket(self, site: str, days: int = TICKET_DAYS) -> Ticket:
         """A new signed ticket with a new secret. It becomes valid when it is written to `ticket_file`."""
         authority, key = (self.folder / "ca.crt").read_text(), self.key
@@ -324,22 +316,6 @@ def _check_proof(home: Coordinator, site: str, public: PublicKey, text: str) -> 
     if not hmac.compare_digest(proof.encode(), ticket.proof(public).encode()):
         cause = "the ticket was altered on its way, or an earlier one was used, or the key is of another site"
         raise UsageError("E503", f"this key was not created with the ticket of {site}: {cause}; {new}")
-
-
-class AdmittedKeys(Mapping[str, PublicKey]):
-    """The admitted keys by site, in the order of clients, read from the disk on each access."""
-
-    def __init__(self, home: Coordinator):
-        self.home = home
-
-    def __getitem__(self, site: str) -> PublicKey:
-        return self.home.admitted()[site]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.home.admitted())
-
-    def __len__(self) -> int:
-        return len(self.home.admitted())
 
 
 def add_site(home: Coordinator, site: str) -> Ticket:

@@ -30,7 +30,7 @@ from unskew.federation.protocol.wire_format import (
     seal,
     unseal,
 )
-from unskew.federation.tickets import AdmittedKeys, Coordinator
+from unskew.federation.tickets import Coordinator
 from unskew.records.private_state import DiskStore
 from unskew.round.clients import Broadcast
 from unskew.round.deliveries import Deliveries
@@ -79,20 +79,20 @@ class Contact:
     """A coordinator's access to its sites.
 
     sites: all of the federation, in the order of client ids; key: signs requests; keys: those of the
-    admitted sites, which may become fewer during a run.
+    sites that are admitted at this moment, which may become fewer during a run.
     """
 
     channel: Channel
     sites: tuple[str, ...]
     key: PrivateKey
-    keys: Mapping[str, PublicKey]
+    keys: Callable[[], Mapping[str, PublicKey]]
 
     @staticmethod
     def of(home: Coordinator, channel: Channel) -> Contact:
         """The contact of a federation's coordinator with its admitted sites."""
         admitted = home.admitted()
         sites = tuple(site for site in home.sites if site in admitted) or home.sites
-        return Contact(channel, sites, home.key, AdmittedKeys(home))
+        return Contact(channel, sites, home.key, home.admitted)
 
 
 @dataclass
@@ -138,10 +138,11 @@ class Correspondence:
         """The checked replies by site. A site without a reply is reported (E303, E307, E310, E311 or
         its own code).
         """
-        connected, packed = self.connected(), dict[int, PackedTree]()  # most sites are sent the same tree
+        connected, admitted = self.connected(), self.contact.keys()
+        packed = dict[int, PackedTree]()  # most sites are sent the same tree
         sealed, digests, packets = dict[int, SignedMessage](), dict[str, str](), {}
         for site, (header, tree) in requests.items():
-            if site not in connected or site not in self.contact.keys:
+            if site not in connected or site not in admitted:
                 self.absent(site, t)
                 continue
             packed[id(tree)] = packed.get(id(tree)) or pack(tree)
@@ -169,7 +170,7 @@ class Correspondence:
         if self._absent & {(t, site), (t + 1, site)}:
             return
         self._absent = {(at, s) for at, s in self._absent if at >= t - 1} | {(t, site)}
-        if site not in self.contact.keys:
+        if site not in self.contact.keys():
             self._refuse(site, t, "E310", f"{site} is no longer admitted and was not asked.")
         else:
             self._refuse(site, t, "E311", f"{site} is not connected and was not asked.")
@@ -223,9 +224,9 @@ class Correspondence:
             code, text = (reply[:4], reply[5:]) if reply.startswith("E303 ") else ("E311", reply)
             return self._refuse(site, t, code, f"{site} failed: {printable(text[:MOST_TEXT])}.")
         try:
-            if site not in self.contact.keys:
+            if (key := self.contact.keys().get(site)) is None:
                 raise WireError("E310", "its admission was taken back meanwhile.")
-            return _read_reply(site, self.contact.keys[site], request, reply, limits)
+            return _read_reply(site, key, request, reply, limits)
         except WireError as error:
             return self._refuse(site, t, error.code, f"{site}: {error.text} Reply dropped.")
         except Exception as error:  # one site's reply must never end the run of all
@@ -241,7 +242,7 @@ class Correspondence:
             reason = f": {printable(reply[:MOST_TEXT])}" if reply else ""
             return self._refuse("?", 0, "E311", f"a node ({node}) does not say which site it is{reason}.")
         site = _claimed_site(reply)
-        key = self.contact.keys.get(site)
+        key = self.contact.keys().get(site)
         if key is None:
             self._strangers.add(node)
             text = "which is not an admitted site; it is not asked again."
