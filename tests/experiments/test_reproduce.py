@@ -34,30 +34,6 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     again = CliRunner().invoke(cli.app(), [*words, "--json"])
     assert json.loads(again.output)["entries"] == result["entries"]
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("model.safetensors")} == made
-    watched = CliRunner().invoke(cli.app(), ["watch", str(tmp_path / "reproduce"), "--once"])
-    assert [line.split()[:4] for line in watched.output.splitlines()[1:3]] == [
-        ["even", "FedAvg", "2/2", "4/4"],
-        ["even", "Still", "2/2", "4/4"],
-    ]
-    pages = tmp_path / "reproduce" / "pages"
-    page = (pages / "small.md").read_text()
-    assert "| learning helps | agrees so far: 2 seeds, all rounds | even +" in page
-    assert (tmp_path / "docs" / "small.md").read_text() == page
-    assert "[small](small.md) | A small table |" in (tmp_path / "docs" / "README.md").read_text()
-    (tmp_path / "docs" / "mine.md").write_text("# What I found\n\nNothing.\n")
-    other = CliRunner().invoke(cli.app(), [*words, "--methods", "FedAvg", "--page", "small-one"])
-    assert other.exit_code == 0, other.output
-    index = (tmp_path / "docs" / "README.md").read_text()
-    assert "Read first: [What I found](mine.md)." in index
-    assert "[small](small.md)" in index
-    assert "[small-one](small-one.md)" in index
-    assert (pages / "small.md").read_text() == page
-    wrong = CliRunner().invoke(cli.app(), [*words, "--page", "../mine"])
-    assert isinstance(wrong.exception, UsageError)
-    plain = CliRunner().invoke(
-        cli.app(), [*words[:2], "--dry-run", "--seeds", "3", "--folder", str(tmp_path)]
-    )
-    assert "6 runs, 4 of them already done" in plain.output
 
 
 def test_python_runs_a_table_as_the_command_line_does(tmp_path, monkeypatch):
