@@ -23,10 +23,9 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = {
     "unskew.federation.front": "front",
     "flower-superlink": "superlink",
-    "unskew.federation.coordinator.conductor": "conductor",
     "unskew.federation.site.worker": "worker",
 }
-SUPERVISED = ("front", "superlink", "conductor", "worker")
+SUPERVISED = ("front", "superlink", "worker")
 """How the names of those programs begin that unskew itself starts again; the others are for the machine's
 supervisor."""
 SERVER = "server"

@@ -17,18 +17,16 @@ from tests.federation.loopback import SITES, below
 FAMILY = "kills"
 MOST_ROUNDS, ROUNDS_A_KILL = 40, 4
 """Rounds of a run: as many as its kills need, at most so many; then comes another run."""
-RESTARTED_S, GIVEN_UP_S = 10.0, 60.0
-"""How soon a program is there again; and where a run that was killed too often has to be resumed first."""
+RESTARTED_S = 10.0
+"""How soon a program is there again."""
 ROUND_S = 1.5
 """About how long a round takes: kills fall anywhere in it."""
 HASTY = 0.25
 """How often the next kill does not wait until all sites answer again."""
-GIVEN_UP = "times and is given up"
 EVERYTHING = (
     "serve",
     "front",
     "superlink",
-    "conductor",
     "run",
     *(f"{kind} {s}" for s in SITES for kind in ("site", "worker")),
 )
@@ -86,17 +84,11 @@ def kill(run: Ongoing, label: str, delay_s: float, hasty: bool) -> str:
 def back(run: Ongoing, label: str, pid: int, owner: str) -> float:
     """Wait until unskew has started a program again, and has said so."""
     ground = run.ground
-    before = ground.log(owner).count(GIVEN_UP)
 
     def there() -> bool:
         return run.ended or ground.programs().pids.get(label, pid) != pid
 
-    def at_last() -> bool:
-        return there() or ground.log(owner).count(GIVEN_UP) > before
-
-    took_s = run.wait(at_last, RESTARTED_S, f"another '{label}'")
-    if not there():
-        return run.wait(there, GIVEN_UP_S, f"another '{label}' after the run was given up")
+    took_s = run.wait(there, RESTARTED_S, f"another '{label}'")
     said = [
         line for line in ground.log(owner).splitlines() if "ended with code -9 and will be restarted" in line
     ]
@@ -113,7 +105,7 @@ def replaced(run: Ongoing, owner: str, orphans: list[int]) -> float:
     )
     if owner == run.command:
         ground.running.pop(owner)
-        ground.start(owner, "attach", f"runs/{run.name}", "--json")
+        ground.start(owner, "resume", f"runs/{run.name}", "--json")
     else:
         ground.again(owner)
     return took_s

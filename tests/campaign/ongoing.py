@@ -82,7 +82,10 @@ class Ongoing:
             self.ended = True
             return
         self.pauses.append(last)
-        check(process.returncode in (2, 75) and RESUME in last, f"exit code {process.returncode}: {last}")
+        # 130: Flower's client interrupts a run whose token is not accepted any more
+        check(
+            process.returncode in (2, 75, 130) and RESUME in last, f"exit code {process.returncode}: {last}"
+        )
         check(self.resumed < 40, f"resumed 40 times: {last}")
         self.resumed += 1
         self.ground.running.pop(self.command)

@@ -76,11 +76,10 @@ READS: dict[str, tuple[Use, ...]] = {
     "compare": (Use("compare fedavg --no-references --dry-run --config study.yaml", "study.yaml"),),
     "diagnose": (Use("diagnose --skew iid --clients 2 t.csv", "t.csv", True),),
     "resume": (Use("resume r", "r"), Use("resume c", "c"), Use("resume u", "u", True)),
-    "attach": (Use("attach r", "r", True, code=2),),
     "attack": (
         Use("attack r membership --set clients=1 --set shadows=2 --set passes=1 --samples 20", "r", True),
     ),
-    "watch": (Use("watch r --once", "r"), Use("watch c --once", "c"), Use("watch tables --once", "tables")),
+    "watch": (Use("watch r --once", "r"), Use("watch c --once", "c")),
     "report": (Use("report r", "r"), Use("report c", "c")),
     "predict": (
         Use("predict r own.npz", "r"),
@@ -186,8 +185,6 @@ def stranger(folder: Path) -> None:
     del study["method"]
     table = {"title": "t", "settings": study, "methods": {"ours": "fedavg"}, "rows": {"iid": {"note": "a"}}}
     (folder / "table.yaml").write_text(yaml.safe_dump(table))
-    (folder / "tables").mkdir()
-    (folder / "tables" / "now.json").write_text(json.dumps([["fedavg", 0, "../r", 2]]))
     done("federation", "init", "f", "--host", "127.0.0.1:9", "--sites", "a,b", cwd=folder)
     shutil.copy(folder / "federations/f/tickets/a.ticket", folder / "a.ticket")
     done("join", "a.ticket", cwd=folder)

@@ -39,7 +39,6 @@ FROZEN = {
         " --seed --partition-seed --secure-aggregation"
     ),
     "resume": "run --rounds --without --wait --method --model --metrics --loss --json",
-    "attach": "run --stop --json",
     "attack": "run attack --set --samples --seeds --method --model --loss --json",
     "audit": "run --set --samples --seeds --method --model --loss --json",
     "watch": "run --once",
@@ -60,7 +59,7 @@ FROZEN = {
     "data get": "name --from --out",
     "federation": "",
     "federation init": "name --host --sites --folder --json",
-    "federation admit": "name keys --samples --compared --folder",
+    "federation admit": "name keys --compared --folder",
     "federation ticket": "name site --days --folder",
     "federation revoke": "name site --folder",
     "federation add": "name site --folder",

@@ -79,16 +79,11 @@ def test_those_who_did_not_answer_are_named(run):
 @pytest.mark.parametrize(
     ("ending", "says"),
     [
-        (
-            {"state": "paused", "code": 75, "text": "E203 disk full."},
-            "E203 disk full. Resume with: unskew resume r",
-        ),
-        ({"state": "failed", "code": 2, "text": "E506 cannot run."}, "E506 cannot run."),
+        ({"state": "stopped", "code": 75, "text": "E203 disk full."}, "E203 disk full."),
         ({"state": "done", "code": 0, "text": ""}, ""),
     ],
 )
 def test_how_a_run_over_a_network_ended_is_said(run, ending, says):
-    """A run that is paused can be resumed, one that failed cannot."""
     path = run([score(0, 0.1), score(1, 0.5), {"t": 1, **SECONDS}], ending=ending, deploy={})
     lines = call("watch", "r", cwd=path.parent).out.splitlines()
     assert [line.split()[1] for line in lines[:2]] == ["0/0", "1/0"]

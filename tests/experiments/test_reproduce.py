@@ -34,11 +34,6 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     again = CliRunner().invoke(cli.app(), [*words, "--json"])
     assert json.loads(again.output)["entries"] == result["entries"]
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("model.safetensors")} == made
-    watched = CliRunner().invoke(cli.app(), ["watch", str(tmp_path / "reproduce"), "--once"])
-    assert [line.split()[:4] for line in watched.output.splitlines()[1:3]] == [
-        ["even", "FedAvg", "2/2", "4/4"],
-        ["even", "Still", "2/2", "4/4"],
-    ]
     pages = tmp_path / "reproduce" / "pages"
     page = (pages / "small.md").read_text()
     assert "| learning helps | agrees so far: 2 seeds, all rounds | even +" in page

@@ -22,8 +22,7 @@ from unskew.data.clients.federation import Federation
 from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import Dataset
 from unskew.federation.coordinator.correspondence import Contact
-from unskew.federation.coordinator.network_run import conduct
-from unskew.federation.coordinator.orders import Terms
+from unskew.federation.coordinator.network_run import Terms, conduct
 from unskew.federation.protocol.hello import Hello
 from unskew.federation.protocol.signed_messages import PrivateKey, SignedMessage
 from unskew.federation.site.policy import KINDS, Policy
@@ -123,9 +122,8 @@ def run(path: Path, channel, settings: Settings, **terms):
     order = tuple(KEYS)[: settings.clients]
     keys = terms.pop("keys", {name: KEYS[name].public for name in order})
     shown = terms.pop("shown", lambda *_: None)
-    bounds = terms.pop("bounds", {})
     agreed = Terms(**{"min_sites": 1, "deadline_s": 0.2, "wait_s": 0.2, **terms})
-    contact = Contact(channel, order, COORDINATOR, keys, bounds)
+    contact = Contact(channel, order, COORDINATOR, lambda: keys)
     loop, state = conduct(path, settings, contact, agreed, say=said.append, shown=shown)
     return loop, state, said
 

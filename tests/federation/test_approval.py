@@ -18,7 +18,7 @@ from unskew.config import dump
 from unskew.core.module_inputs import check_vocabulary
 from unskew.errors import UsageError
 from unskew.federation.coordinator import correspondence
-from unskew.federation.coordinator.orders import Order, Terms
+from unskew.federation.coordinator.network_run import Order, Terms
 from unskew.federation.protocol.study_rules import study_settings
 from unskew.federation.site import approvals
 from unskew.federation.site.guard import DATA_ERROR_TEXT
@@ -80,11 +80,9 @@ def test_where_samples_are_drawn_another_seed_is_another_study(site, method):
     assert hello(site, method, run="r3", seed=5)["code"] == "E522"
 
 
-@pytest.mark.parametrize(
-    "limits", [{"most_megabytes": 1e-4}, {"least_samples": 20}, {"shares": ("weights",)}]
-)
+@pytest.mark.parametrize("limits", [{"least_samples": 20}, {"shares": ("weights",)}])
 def test_what_the_policy_says_of_the_data_is_kept_until_the_operator_has_decided(site, limits):
-    """The bytes follow from the form of the samples, and a score is sent where there are test samples."""
+    """A score is sent where there are test samples."""
     allow(site, **limits)
     assert hello(site)["code"] == "E522"
     (asks,) = approvals.all_requests(site.member.folder)
@@ -308,9 +306,7 @@ def test_a_run_on_sites_imports_no_file_at_the_coordinator_that_a_document_names
     refused = call("run", "study.yaml", "--on", "lung", "--name", "r", cwd=tmp_path)
     assert (refused.code, refused.err[:4], (tmp_path / "runs").exists()) == (2, "E506", False), refused.text
     (tmp_path / "f").mkdir()
-    (tmp_path / "f" / "deploy.json").write_text(
-        json.dumps(Order(tmp_path / "f", home.folder, asked.as_dict(), Terms()).as_json())
-    )
+    Order(tmp_path / "f", home.folder, asked.as_dict(), Terms()).write()
     refused = call("resume", "f", cwd=tmp_path)
     assert (refused.code, refused.err[:4]) == (2, "E506"), refused.text
     for words in (("run", "study.yaml", "--on", "lung", "--name", "r"), ("resume", "f")):

@@ -62,7 +62,7 @@ def posted(
     told: list[tuple[int, str, str]] = []
     channel = Answers(answer)
     keys = {name: fake.KEYS[name].public for name in ("s0", "s1")}
-    contact = Contact(channel, ("s0", "s1"), fake.COORDINATOR, keys)
+    contact = Contact(channel, ("s0", "s1"), fake.COORDINATOR, lambda: keys)
     return Correspondence("r", contact, 0.1, lambda *what: told.append(what), nodes={"s0": 1}), channel, told
 
 

@@ -11,7 +11,7 @@ from tests.federation import fake
 from tests.federation.test_bad_replies import BAD, again, meddling, opened, silence
 from unskew.core.replies import Reply
 from unskew.core.trees import tree_map
-from unskew.federation.coordinator.outliers import NormOutliers
+from unskew.federation.coordinator.outliers import norm_outliers
 from unskew.records.checkpoints import digest
 
 
@@ -67,33 +67,33 @@ def replies(*moves: float, shares: dict[int, float] | None = None) -> list[Reply
 START = {"w": torch.tensor([1.0])}
 
 
+def refused(answers: list[Reply], of_samples=()) -> dict[int, str]:
+    return norm_outliers(("w",), START, answers, lambda k: START, of_samples)
+
+
 @pytest.mark.parametrize(
-    ("moves", "steps", "refused"),
+    ("moves", "clients"),
     [
-        ((0.1, 0.2, 0.3), (1, 1, 1), []),
-        ((0.1, 0.1, 5.0), (1, 1, 1), [2]),  # 50 times the others' median and above |w| = 1
-        ((0.01, 0.01, 0.9), (1, 1, 1), []),  # 90 times, but less than the model's size
-        ((0.1, 0.1, 5.0), (1, 1, 100), []),  # a hundred times as many steps: 0.05 a step
-        ((0.1, 0.1, 5e9), (1, 1, 1 << 39), [2]),  # which says it has taken a thousand million steps
-        ((5.0, 5.0, 0.0), (1, 1, 1), []),
-        ((5.0, 0.0), (1, 1), []),  # of two, either may be the odd one out
-        ((500.0, 0.1), (1, 1), [0]),
-        ((1e9,), (1,), []),
+        ((0.1, 0.2, 0.3), []),
+        ((0.01, 0.01, 5.0), [2]),  # 500 times the others' median and above |w| = 1
+        ((0.001, 0.001, 0.9), []),  # 900 times, but less than the model's size
+        ((0.1, 0.1, 9.0), []),  # 90 times: a site with many samples moves further
+        ((5.0, 5.0, 0.0), []),
+        ((5.0, 0.0), []),  # of two, either may be the odd one out
+        ((500.0, 0.1), [0]),
+        ((1e9,), []),
     ],
 )
-def test_worked_by_hand(moves, steps, refused):
-    checked = NormOutliers(("w",), dict(enumerate(steps))).check(START, replies(*moves))
-    assert [c.client for c in checked] == refused
+def test_worked_by_hand(moves, clients):
+    assert list(refused(replies(*moves))) == clients
 
 
 def test_shared_values_worked_by_hand():
-    proportions = NormOutliers(("w",), {0: 1, 1: 1, 2: 1})
-    assert not proportions.check(START, replies(0, 0, 0, shares={2: 1e5}))  # sums grow with the samples
-    (change,) = proportions.check(START, replies(0, 0, 0, shares={2: 1e7}))
-    assert (change.client, change.text) == (
-        2,
-        "it changes what 'p' shares by 1e+07, the other sites by 1 (median of norms)",
-    )
+    assert not refused(replies(0, 0, 0, shares={2: 1e5}))  # sums grow with the samples
+    assert list(refused(replies(0, 0, 0, shares={2: 1e5}), of_samples=["p"])) == [2]
+    assert refused(replies(0, 0, 0, shares={2: 1e7})) == {
+        2: "it changes what 'p' shares by 1e+07, the other sites by 1 (median of norms)"
+    }
 
 
 def earlier(factor: float):

@@ -24,12 +24,12 @@ def federation(tmp_path_factory):
         yield federation
 
 
-ROUNDS = "10"
+ROUNDS = "8"
 
 
 @dataclass
 class Interrupted:
-    """A run that is killed four times. saved: what each kill left, the checkpoint's round and its weights'
+    """A run during which something is killed four times. saved: what each kill left, the checkpoint's round and its weights'
     digest."""
 
     saved: list[tuple[int, str]] = field(default_factory=list)
@@ -38,8 +38,8 @@ class Interrupted:
 
 @pytest.fixture(scope="module")
 def interrupted(federation) -> Interrupted:
-    """The front, the SuperLink and the run's own process, each alone, after which the run goes on by itself;
-    then the run and the server, and every process there is, after which it is resumed.
+    """The front and the SuperLink, each alone, after which the run goes on by itself; then the run and the
+    server, and every process there is, after which it is resumed.
 
     Two sites do for this, and take fewer processes than three; the run does not wait for the third.
     """
@@ -52,7 +52,7 @@ def interrupted(federation) -> Interrupted:
         federation.until(lambda site=site: federation.is_ready(site), 90)
     federation.start_run("killed", "--min-sites", "2", "--rounds", ROUNDS, deadline="30s", wait="1s")
     federation.after_round("killed", 1)
-    for program in ("unskew.federation.front", "flower-superlink", "unskew.federation.coordinator.conductor"):
+    for program in ("unskew.federation.front", "flower-superlink"):
         os.kill(federation.pid("serve", program), signal.SIGKILL)
         run.saved.append(federation.saved("killed"))
         next_round()
@@ -73,7 +73,7 @@ def interrupted(federation) -> Interrupted:
     return run
 
 
-@pytest.mark.parametrize("program", ["the front", "the SuperLink", "the process of"])
+@pytest.mark.parametrize("program", ["the front", "the SuperLink"])
 def test_a_program_of_the_server_that_dies_is_started_again_and_the_run_goes_on(
     federation, interrupted, program
 ):
@@ -84,7 +84,7 @@ def test_a_program_of_the_server_that_dies_is_started_again_and_the_run_goes_on(
 def test_every_death_left_the_simulators_weights_and_the_run_went_on(interrupted):
     rounds = [round_ for round_, _ in interrupted.saved]
     assert sorted(set(rounds)) == rounds, "each time it went on"
-    assert int(ROUNDS) > rounds[-1] >= 5
+    assert int(ROUNDS) > rounds[-1] >= 4
     for round_, weights in interrupted.saved:
         assert weights == simulated(round_, clients=2)
 
@@ -96,28 +96,24 @@ def test_a_run_that_was_killed_ends_with_the_simulators_weights_and_its_journal_
     assert "signed by" in federation.do("federation", "audit", "lung", "runs/killed")
 
 
-def test_a_run_whose_command_line_was_killed_is_attached_to_and_ends_with_the_same_bits(federation):
-    federation.start_run("left", "--without", "c", "--rounds", "40", wait="30s")
+def test_a_run_outlives_its_terminal_and_says_how_to_go_on_when_it_is_stopped(federation):
+    federation.start_run("left", "--without", "c", "--rounds", "200", wait="30s")
     federation.after_round("left", 1)
-    federation.kill("run")
-    assert "unskew attach runs/left" in federation.do("resume", "runs/left", code=2)
-    shown = federation.do("attach", "runs/left").splitlines()
-    assert any("round 1: 2/2 sites" in line for line in shown)
-    assert any("round 40: 2/2 sites" in line for line in shown)
-    result = json.loads(federation.do("attach", "runs/left", "--json"))
-    assert result["sha256"] == simulated(40, 2)
+    federation.running["run"].send_signal(signal.SIGHUP)
+    assert "unskew watch runs/left" in federation.do("resume", "runs/left", code=2)
+    federation.after_round("left", 3)
+    federation.running["run"].send_signal(signal.SIGTERM)
+    assert "unskew resume runs/left" in federation.end("run", 143)
+    assert json.loads((federation.root / "runs/left/ending.json").read_text())["state"] == "stopped"
 
 
 def test_a_fourth_site_needs_no_restart(federation):
     federation.do("federation", "add", "lung", "d")
     shutil.copy(federation.root / "b.npz", federation.root / "d.npz")
     federation.do("join", "federations/lung/tickets/d.ticket", "--folder", "site-d")
-    federation.do("federation", "admit", "lung", "--compared", "site-d/d.pub", "--samples", "100000")
+    federation.do("federation", "admit", "lung", "--compared", "site-d/d.pub")
     federation.start_site("d")
     federation.until(lambda: federation.is_ready("d"), 60)
     federation.start_run("four", "--without", "c", "--rounds", "2", "--min-sites", "3", wait="60s")
     federation.end("run")
     assert [e["answered"] for e in federation.events("four") if e["code"] == "round"] == [[0, 1, 2]] * 2
-    log = federation.log("runs/four/server")
-    assert "(at most 100,000)" in log
-    assert "(no bound)" in log

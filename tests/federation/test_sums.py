@@ -262,7 +262,6 @@ def test_a_false_share_is_left_out_and_its_giver_named():
     opening = one.opening()
     assert torch.equal(opening.total(given), sum(one.q[s] for s in "abcde"))
     assert opening.false.keys() == {"b"}
-    assert opening.false["b"] >= set("acdef")
 
 
 def test_a_site_that_deals_a_false_share_to_one_other_does_not_make_that_one_the_liar():
@@ -276,11 +275,11 @@ def test_a_site_that_deals_a_false_share_to_one_other_does_not_make_that_one_the
     given = one.mask().shares(without="f")
     opening = one.opening()
     assert torch.equal(opening.total(given), sum(one.q.values()))
-    assert opening.false == {"b": {"c"}}
+    assert opening.false == {"b": "c"}
     needed = {site: given[site] for site in "abde"}
     given["b"]["c"] = of_seed
     opening = one.opening()
-    opening.false = {"b": {"c"}}
+    opening.false = {"b": "c"}
     assert torch.equal(opening.total(needed), sum(one.q.values()))
 
 

@@ -26,11 +26,11 @@ from tests.federation import fake  # skips where cryptography is missing
 from tests.federation.loopback import SLOW_MACHINE
 from unskew.federation import addresses as socket_names
 from unskew.federation import flower_patches, programs
-from unskew.federation.coordinator import superlink
+from unskew.federation.coordinator import mailbox, superlink
 from unskew.federation.coordinator.superlink import SuperLink
 from unskew.federation.flower_patches import LEAST_FILE_BYTES, PieceStore, mark_as_site
 from unskew.federation.protocol.flower_messages import pack_message
-from unskew.federation.protocol.signed_messages import PrivateKey, SignedMessage, persistent_secret
+from unskew.federation.protocol.signed_messages import PrivateKey, SignedMessage
 from unskew.federation.tickets import Coordinator
 
 pytestmark = pytest.mark.flower
@@ -42,12 +42,11 @@ def home(tmp_path):
     return home
 
 
-def test_only_the_coordinators_user_reaches_it_and_a_removed_site_is_registered_again(tmp_path):
+def test_its_user_alone_reaches_it_registers_a_removed_site_again_and_begins_runs(tmp_path, monkeypatch):
     folder = tmp_path / ("f" * socket_names.MOST_SOCKET_PATH)  # longer than a socket's address may be
     home, key = Coordinator.make(folder, "lung", "127.0.0.1:1", ["a"]), PrivateKey.make().public
-    persistent_secret(secret := home.folder / "flower/tasks.key")
     env = programs.environment(home.folder / "flower")
-    process = subprocess.Popen(superlink.superlink_command(home, secret), env=env)
+    process = subprocess.Popen(superlink.superlink_command(home), env=env)
     link, until = SuperLink(home), time.monotonic() + SLOW_MACHINE * 60
     try:
         while not home.superlink.exists():
@@ -67,10 +66,28 @@ def test_only_the_coordinators_user_reaches_it_and_a_removed_site_is_registered_
         assert link.nodes() == {}
         link.register("a", key)
         assert link.nodes().keys() == {text}
+        stale = link.start()  # its command was killed before it took its task
+        monkeypatch.setattr(mailbox, "HeartbeatSender", Silent)
+        with mailbox.run_mailbox(home) as messages:
+            assert messages._run != stale
+            assert messages.nodes() == []
+        assert link.take() is None, "the task of the other run was ended"
     finally:
         link.close()
         process.terminate()
         process.wait()
+
+
+class Silent:
+    """Sends no heartbeats, each of which is a thread that outlives the test."""
+
+    is_running = False
+
+    def __init__(self, beat):
+        pass
+
+    def start(self):
+        pass
 
 
 @pytest.fixture(scope="module")

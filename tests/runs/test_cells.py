@@ -11,7 +11,7 @@ import pytest
 
 from unskew import data
 from unskew.comparison import plan
-from unskew.comparison.progress import Cell, announce, announced_cells, discard
+from unskew.comparison.progress import Cell, discard
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.errors import NothingUsed, StateError, UsageError
@@ -89,17 +89,6 @@ def test_a_run_is_done_with_a_score_or_where_its_clients_trained_none(tmp_path):
     assert not seen.ended
     (tmp_path / "model.safetensors").write_text("")
     assert seen.ended
-
-
-def test_what_was_announced_is_read_wherever_the_folder_has_gone(tmp_path):
-    cells = [Cell("fedprox", 3, tmp_path / "t" / "a" / "b", Settings(rounds=7))]
-    announce(tmp_path / "t", cells)
-    (tmp_path / "t").rename(tmp_path / "moved")
-    (found,) = announced_cells(tmp_path / "moved")
-    assert (found.method, found.seed, found.settings.rounds) == ("fedprox", 3, 7)
-    assert found.path == tmp_path / "moved" / "a" / "b"
-    with pytest.raises(StateError, match="E111"):
-        announced_cells(tmp_path)
 
 
 def test_what_only_this_process_has_stays_an_object(tmp_path):

@@ -56,7 +56,6 @@ def _panels() -> dict[str, list[Any]]:
         federation,
         list_,
         predict,
-        remote_run,
         report,
         reproduce,
         run,
@@ -83,7 +82,7 @@ def _panels() -> dict[str, list[Any]]:
         "Measure privacy": [attack.attack, attack.audit],
         "Real sites": [
             ("federation", about_federation, federation_commands),
-            *(federation.serve, site.join, ("site", about_site, site_commands), remote_run.attach),
+            *(federation.serve, site.join, ("site", about_site, site_commands)),
         ],
     }
 

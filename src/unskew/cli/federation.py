@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,13 +49,13 @@ def init(
     home = Coordinator.make(folder / name, name, host, split_names(sites))
     if as_json:
         facts = {"folder": str(home.folder), "sites": list(home.sites)}
-        print(json.dumps({**facts, "fingerprints": home.fingerprints}))
+        print(json.dumps({**facts, "coordinator": home.key.public.fingerprint}))
         return
     what = f"an authority, the server's certificate ({DAYS} days)"
     print(f"created {what}, {len(home.sites)} tickets in {home.folder / 'tickets'}")
     print(f"        each is good for one admission within {TICKET_DAYS} days: send it to its site only")
-    _print_fingerprints(home.fingerprints)
-    print("        read these out to every site, which compares them: a ticket that was altered has others")
+    _print_fingerprint(home)
+    print("        read it out to every site, which compares it: a ticket that was altered has another")
     print(f"next    unskew serve {name}")
     admit_them = f"unskew federation admit {name} *.pub"
     print(f"        {admit_them}      once the sites have read their fingerprints out to you")
@@ -66,21 +65,17 @@ def _print_ticket(home: Coordinator, ticket: Ticket) -> None:
     """Print the path of a ticket, its last day, and the fingerprint that both ends compare."""
     until = f"for one admission, until {ticket.expires[:10]}; send it to its site only"
     print(f"ticket  {home.ticket_file(ticket.site)}  {until}")
-    _print_fingerprints(home.fingerprints)
-    print("        read the coordinator's out to the site, which compares it: an altered ticket has another")
+    _print_fingerprint(home)
+    print("        read it out to the site, which compares it: an altered ticket has another")
 
 
-def _print_fingerprints(fingerprints: Mapping[str, str]) -> None:
-    for whose, fingerprint in fingerprints.items():
-        print(f"check   {whose:<11} {fingerprint}")
+def _print_fingerprint(home: Coordinator) -> None:
+    print(f"check   coordinator {home.key.public.fingerprint}")
 
 
 def admit(
     name: Name,
     keys: Annotated[tuple[Path, ...], "the public keys that sites have sent: a.pub b.pub"],
-    samples: Annotated[
-        str, "the most samples a site may say it holds, training and test: 6000, or a=6000,b=800"
-    ] = "",
     compared: Annotated[bool, "do not ask: the fingerprints were compared (a script must say so)"] = False,
     folder: Where = FOLDER,
 ) -> None:
@@ -90,17 +85,12 @@ def admit(
 
     home = _open(folder, name)
     texts = _key_texts(keys)
-    most = tickets.parse_bounds(samples, list(texts))
     publics = tickets.applicants(home, texts)
     for one, public in publics.items():
-        bound = most.get(one) or tickets.read_bounds(home).get(one)
-        words = f"at most {bound:,} samples" if bound else "no bound on its samples; set one with --samples"
-        print(f"key       {one:<20} fingerprint {public.fingerprint}  {words}")
+        print(f"key       {one:<20} fingerprint {public.fingerprint}")
     if not compared:
         _confirm(name, list(publics))
     for one, text in texts.items():
-        if one in most:
-            tickets.write_bound(home, one, most[one])
         tickets.admit(home, one, text)
         print(f"admitted  {one}")
     missing = [one for one in home.sites if one not in home.admitted()]
@@ -184,23 +174,22 @@ def remove(name: Name, site: Annotated[str, "the site to remove"], folder: Where
 
 def show(name: Name, folder: Where = FOLDER, as_json: Json = False) -> None:
     """Print the server's address, the validity of its certificate, and the sites with their keys'
-    fingerprints and bounds on samples."""
-    from unskew.federation import certificates, tickets
+    fingerprints."""
+    from unskew.federation import certificates
     from unskew.federation.addresses import host_port
 
     home = _open(folder, name)
-    keys, most = home.admitted(), tickets.read_bounds(home)
+    keys = home.admitted()
     days = certificates.days_left(home.folder / "server.crt")
     fingerprints = {site: keys[site].fingerprint if site in keys else None for site in home.sites}
     if as_json:
         facts = {"host": home.host, "port": home.port, "sites": fingerprints}
-        print(json.dumps({**facts, "samples": most, "days": days, "fingerprints": home.fingerprints}))
+        print(json.dumps({**facts, "days": days, "coordinator": home.key.public.fingerprint}))
         return
     print(f"{home.name}  {host_port(home.host, home.port)}  certificate valid for {days} days")
-    _print_fingerprints(home.fingerprints)
+    _print_fingerprint(home)
     for site, fingerprint in fingerprints.items():
-        bound = f"at most {most[site]:,} samples" if site in most else "no bound on its samples"
-        print(f"  {site:<20} {fingerprint or 'not admitted'}  {bound}")
+        print(f"  {site:<20} {fingerprint or 'not admitted'}")
 
 
 def audit(

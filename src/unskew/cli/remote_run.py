@@ -1,27 +1,22 @@
-"""`unskew run --on`, and `unskew resume` for such a run: start a run over a network and follow it;
-`unskew attach`: follow a run that another command has started."""
+"""`unskew run --on`, and `unskew resume` for such a run: conduct a run over a network."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from unskew.cli.options import Json
 from unskew.errors import StateError, Terminated, UsageError, suggestion
 from unskew.system import disk
 
 if TYPE_CHECKING:
-    from unskew.federation.coordinator.orders import Order, RunStart, Terms
+    from unskew.federation.coordinator.network_run import Order, Terms
     from unskew.federation.tickets import Coordinator
 
-ENDING_S = 3.0
-"""Seconds that the process of an interrupted run may take to release its folder."""
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -47,7 +42,7 @@ def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any]
     StateError for a folder with another run or with a run in progress.
     """
     from unskew.config import check_same, load
-    from unskew.federation.coordinator.orders import Order, Terms
+    from unskew.federation.coordinator.network_run import Order, Terms
     from unskew.federation.protocol.study_rules import study_settings
     from unskew.federation.tickets import Coordinator
 
@@ -65,7 +60,7 @@ def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any]
     if (path / "config.yaml").exists():
         before = load(path / "config.yaml")
         check_same(before, settings.replace(clients=before.clients), path)
-    _write_order(path, order)
+    order.write()
     conduct(path, as_json)
 
 
@@ -83,18 +78,14 @@ def _check_sites(home: Coordinator, terms: Terms) -> None:
 
 
 def _check_free(path: Path) -> None:
-    """Raises StateError (E110) if another process conducts this run and does not end within ENDING_S
-    seconds."""
-    from unskew.federation.coordinator.orders import check_alone
+    """Raises StateError (E110), which explains how to follow the run, if another process conducts it."""
+    from unskew.records.run_lock import RunLock
 
-    until = time.monotonic() + ENDING_S
-    while True:
-        try:
-            return check_alone(path)
-        except StateError:
-            if time.monotonic() >= until:
-                raise
-        time.sleep(0.3)
+    try:
+        with RunLock(path):
+            pass
+    except StateError as error:
+        raise StateError(error.code, f"{error.text} To follow it: unskew watch {path}") from None
 
 
 @disk.private_files()
@@ -104,7 +95,7 @@ def conduct(path: Path, as_json: bool, without: tuple[str, ...] = (), wait: str 
     without: further sites to leave out. wait: how long to wait for missing sites; "" keeps the earlier value.
     """
     from unskew import config
-    from unskew.federation.coordinator.orders import ENDING
+    from unskew.federation.coordinator.network_run import ENDING, conduct_order
     from unskew.federation.tickets import Coordinator
 
     _check_free(path)
@@ -113,51 +104,41 @@ def conduct(path: Path, as_json: bool, without: tuple[str, ...] = (), wait: str 
         say(f"run     {path}  is done; nothing is asked of any site")
         return _show_result(path, as_json)
     order = _moved_order(path, read_order(path, without, wait))
-    config.build(order.settings).check_code()  # the run's process imports this code
+    config.build(order.settings).check_code()
     home = Coordinator.open(order.federation)
 
-    from unskew.federation.coordinator import superlink  # needs Flower
-    from unskew.federation.coordinator.orders import RunStart
+    from unskew.federation.coordinator.mailbox import run_mailbox  # needs Flower
 
     (path / ENDING).unlink(missing_ok=True)
-    log = path / "server.log"
-    started = RunStart(superlink.submit(home, order), log.stat().st_size if log.exists() else 0)
-    started.write(path)
-    terms = f"at least {order.terms.min_sites} sites, {_duration_text(order.terms.deadline_s)} an exchange"
-    say(
-        f"run     {path}  on {home.name}, {terms}; missing sites are waited for"
-        f" {_duration_text(order.terms.wait_s)} at most"
-    )
     try:
-        show(home, path, started, as_json)
+        with run_mailbox(home) as mailbox:
+            terms = f"at least {order.terms.min_sites} sites, {_duration_text(order.terms.deadline_s)}"
+            wait_text = f"missing sites are waited for {_duration_text(order.terms.wait_s)} at most"
+            say(f"run     {path}  on {home.name}, {terms} an exchange; {wait_text}")
+            conduct_order(mailbox, order, say)
     except (KeyboardInterrupt, Terminated):
-        superlink.stop(home, started.number)
-        say(f"\nStopped by you; every finished round is saved. Resume with: {_resume(path)}")
+        again = config.resume_command(path, config.build(order.settings))
+        text = f"\nStopped; every finished round is saved. Resume with: {again}"
+        print(text, file=sys.stderr if as_json else sys.stdout)
         raise
+    _show_result(path, as_json)
 
 
 @disk.private_files()
 def read_order(path: Path, without: tuple[str, ...] = (), wait: str = "") -> Order:
     """The order of the run in this folder. Further sites to leave out and another `wait` are checked and
     saved in it."""
-    from unskew.federation.coordinator.orders import ORDER_FILE, Order
+    from unskew.federation.coordinator.network_run import Order
     from unskew.federation.tickets import Coordinator
 
-    order = Order.read(json.loads((path / ORDER_FILE).read_text()))
+    order = Order.read(path)
     if without or wait:
         both = tuple(dict.fromkeys((*order.terms.without, *without)))
         wait_s = seconds(wait) if wait else order.terms.wait_s
         order = replace(order, terms=replace(order.terms, without=both, wait_s=wait_s))
         _check_sites(Coordinator.open(order.federation), order.terms)
-        _write_order(path, order)
+        replace(order, path=path.resolve()).write()  # here, although the run may have begun elsewhere
     return order
-
-
-def _resume(path: Path) -> str:
-    """The command that resumes the run in this folder."""
-    from unskew.config import build, resume_command
-
-    return resume_command(path, build(read_order(path).settings))
 
 
 def _moved_order(path: Path, order: Order) -> Order:
@@ -177,42 +158,8 @@ def _moved_order(path: Path, order: Order) -> Order:
         text = f"{path} is a copy of {order.path}, and sites take both for one run"
         raise StateError("E112", f"{text}; resume that one, or begin a new run with another --name.")
     order = replace(order, path=here)
-    _write_order(path, order)
+    order.write()
     return order
-
-
-def _write_order(path: Path, order: Order) -> None:
-    from unskew.federation.coordinator.orders import ORDER_FILE
-
-    disk.replace(path / ORDER_FILE, json.dumps(order.as_json(), indent=1))
-
-
-@disk.private_files()
-def show(home: Coordinator, path: Path, started: RunStart, as_json: bool) -> None:
-    """Print the messages of a run until it ends, then its result.
-
-    Raises SystemExit with the run's exit code if it failed.
-    """
-    from unskew.federation.coordinator import superlink
-    from unskew.federation.coordinator.orders import follow
-
-    shown = [""]
-
-    def say(line: str) -> None:
-        shown[0] = line
-        print_text(line)
-
-    ending = follow(
-        path, started, lambda: superlink.status(home, started.number), print_nothing if as_json else say
-    )
-    if ending["state"] != "done":
-        out = sys.stderr if as_json else sys.stdout  # with --json, standard output contains only JSON
-        if not shown[0].endswith(ending["text"]):  # otherwise the run has already printed it
-            print(ending["text"], file=out)
-        if ending["code"] == 75:
-            print(f"Resume with: {_resume(path)}", file=out)
-        raise SystemExit(ending["code"])
-    _show_result(path, as_json)
 
 
 def print_text(text: str) -> None:
@@ -246,27 +193,3 @@ def _show_result(path: Path, as_json: bool) -> None:
         return
     print("\n" + "  ".join(f"{scope} {kind(run.metric).written(value)}" for scope, value in last.items()))
     print(next_steps(path).splitlines()[0])
-
-
-def attach(
-    run: Annotated[Path, "the folder of a run over a network"],
-    stop: Annotated[bool, "end the run; every finished round is saved"] = False,
-    as_json: Json = False,
-) -> None:
-    """Follow a run until it ends, and show its result. Ctrl-C detaches from the run without ending it."""
-    from unskew.federation.coordinator.orders import RunStart
-    from unskew.federation.tickets import Coordinator
-
-    started = RunStart.read(run)
-    home = Coordinator.open(read_order(run).federation)
-    if stop:
-        from unskew.federation.coordinator import superlink  # needs Flower
-
-        superlink.stop(home, started.number)
-    try:
-        show(home, run, started, as_json)
-    except (KeyboardInterrupt, Terminated):
-        if not as_json:
-            again = f"Follow it again: unskew attach {run}   End it: add --stop"
-            print_text(f"\nDetached; the run goes on. {again}")
-        raise

@@ -59,7 +59,8 @@ def join(
     joined = SiteFolder.make(folder, given)
     if as_json:
         facts = {"site": given.site, "public": str(folder / f"{given.site}.pub")}
-        print(json.dumps({**facts, "fingerprint": joined.key.public.fingerprint, **given.fingerprints}))
+        own = joined.key.public.fingerprint
+        print(json.dumps({**facts, "fingerprint": own, "coordinator": given.fingerprint}))
         return
     _show_joined(joined, compared=bool(coordinator))
     print(f"next    unskew site check --data PATH --folder {shlex.quote(str(folder))}")
@@ -69,10 +70,9 @@ def _show_joined(joined: SiteFolder, compared: bool) -> None:
     """Print what the site has joined, and what the site sends back to the coordinator."""
     ticket = joined.ticket
     print(f"joined  {ticket.federation} as {ticket.site}; the key was made here and stays here (mode 0600)")
-    for whose, fingerprint in ticket.fingerprints.items():
-        print(f"check   {whose:<11} {fingerprint}")
+    print(f"check   coordinator {ticket.fingerprint}")
     if not compared:
-        print("        Have the coordinator read these out: a ticket that was altered on its way has others.")
+        print("        Have the coordinator read this out: a ticket that was altered on its way has another.")
     public = joined.folder / f"{ticket.site}.pub"
     print(f"send    {public} to the coordinator, and read out: {joined.key.public.fingerprint}")
 

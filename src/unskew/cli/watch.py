@@ -1,5 +1,4 @@
-"""`unskew watch`: show the progress of a run, a comparison or a table from its files, which it does not
-change."""
+"""`unskew watch`: show the progress of a run or a comparison from its files, which it does not change."""
 
 from __future__ import annotations
 
@@ -19,26 +18,16 @@ MOST_NAMES = 6
 
 
 def watch(
-    run: Annotated[Path, "the folder of a run (here or over a network) or a comparison, or runs/reproduce"],
+    run: Annotated[Path, "the folder of a run, here or over a network, or of a comparison"],
     once: Annotated[bool, "print the progress once and exit"] = False,
 ) -> None:
     """Follow a run: its scores, and which clients answered, were late or were dropped. Ctrl-C does not stop
     the run itself."""
-    from unskew.comparison import tuning
     from unskew.comparison.plan import planned_cells, read_plan
-    from unskew.comparison.progress import announced_cells
     from unskew.system.disk import no_run
 
     if (run / "compare.yaml").exists():
-        plan = read_plan(run)
-        while plan.tune and (run / "now.json").exists() and tuning.Tuning(run, plan).missing():
-            _watch_many(announced_cells(run), run / "report.html", once)
-            if once:
-                return
-            time.sleep(LOOK_S)
-        _watch_many(planned_cells(run, plan), run / "report.html", once)
-    elif (run / "now.json").exists():
-        _watch_many(announced_cells(run), run / "pages" / "README.md", once)
+        _watch_many(planned_cells(run, read_plan(run)), run / "report.html", once)
     elif (run / "config.yaml").exists() or (run / "deploy.json").exists():
         _watch_one(run, once)
     else:
@@ -62,8 +51,7 @@ def _watch_one(run: Path, once: bool) -> None:
         time.sleep(LOOK_S)
     ending = _ending(run)
     if ending and ending["state"] != "done":
-        text = ending["text"]
-        print(text if ending["code"] != 75 else f"{text} Resume with: unskew resume {run}")
+        print(ending["text"])
     elif (run / "model.safetensors").exists():
         print(f"done    {run / 'model.safetensors'}")
 

@@ -3,7 +3,6 @@ removal."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable
@@ -13,17 +12,14 @@ from typing import Any
 
 from unskew.config import Settings
 from unskew.core.method import Method
-from unskew.errors import NothingUsed, StateError, printable
+from unskew.errors import NothingUsed, StateError
 from unskew.records.rows import Tail
 from unskew.records.run_lock import RunLock
 from unskew.runs.object_digests import object_digests
 from unskew.runs.resolve import Objects, method_of
 from unskew.runs.run_folder import recorded_revision
 from unskew.scores import MAIN
-from unskew.system import disk
 from unskew.version import revision
-
-CURRENT_TABLE = "now.json"
 
 
 @dataclass
@@ -89,25 +85,6 @@ class Cell:
                     self.client_mean = row["value"]
                 case "global@client", "worst":
                     self.client_worst = row["value"]
-
-
-def announce(parent: Path, cells: Iterable[Cell]) -> None:
-    """Write now.json with the runs of the table that has just begun, for `unskew watch`."""
-    parent.mkdir(parents=True, exist_ok=True)
-    runs = [[c.method, c.seed, c.path.relative_to(parent).as_posix(), c.settings.rounds] for c in cells]
-    disk.replace(parent / CURRENT_TABLE, json.dumps(runs))
-
-
-def announced_cells(parent: Path) -> list[Cell]:
-    """The runs of the table that began last in this folder. Raises StateError (E111) for a damaged file."""
-    try:
-        runs = json.loads((parent / CURRENT_TABLE).read_text())
-        return [
-            Cell(printable(method), seed, parent / path, Settings(rounds=rounds))
-            for method, seed, path, rounds in runs
-        ]
-    except (OSError, ValueError, TypeError) as error:
-        raise StateError("E111", f"{parent / CURRENT_TABLE} cannot be read: {error}.") from None
 
 
 def run_versions(paths: Iterable[Path]) -> dict[str, int]:

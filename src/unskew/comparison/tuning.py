@@ -24,7 +24,7 @@ import annotated_types as ranges
 
 from unskew.comparison import plan as plans
 from unskew.comparison.plan import NO_OBJECTS, ObjectsByLabel, Plan, check_started, plan_cells, with_point
-from unskew.comparison.progress import Cell, announce
+from unskew.comparison.progress import Cell
 from unskew.comparison.training import train_all
 from unskew.config import Settings
 from unskew.core.part import Part
@@ -336,7 +336,6 @@ class Tuning:
             say(f"tuning, trial {number} of {self.plan.tune} of each method")
             points = {method: sampler.ask() for method, sampler in samplers.items()}
             cells = {method: self.trial(method, number, point) for method, point in points.items()}
-            announce(self.parent, cells.values())
             train_all(list(cells.values()), self.plan.processes, look)
             for method, cell in cells.items():
                 trial = self._ended(method, cell, points[method])

@@ -14,7 +14,7 @@ import torch
 
 from unskew.comparison import progress, training
 from unskew.comparison.plan import dry_run
-from unskew.comparison.progress import Cell, announce
+from unskew.comparison.progress import Cell
 from unskew.errors import DataError, UsageError
 from unskew.experiments import Request, pages
 from unskew.experiments.experiment import Experiment, TableRow, distinct_changes
@@ -130,7 +130,6 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
         return reproduction
     if request.anew:
         progress.discard(progress.runs_by_other_versions(cell.path for cell in cells))
-    announce(folder, cells)
     training.train_all(cells, request.processes, watch)
     make_findings(attacked, say)
     facts: dict[str, Any] = {"page": page, "command": request.command, "seeds": request.seeds, "scale": scale}

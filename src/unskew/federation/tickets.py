@@ -1,13 +1,13 @@
 """Tickets, the folder of the coordinator that writes them, and admission to its federation.
 
 A coordinator sends a ticket to each site. It contains the server's address, the keys to trust, and a secret
-for one admission, which is valid until a date and for one key. An attacker who reads a ticket in transit can
-apply in the site's name, and one who replaces it can insert other keys. Neither can preserve the fingerprints
-that both ends compare.
+for one admission, which is valid until a date and for one key. An attacker who reads a ticket in transit
+can apply in the site's name, and one who replaces it can insert other keys. Neither can preserve the
+fingerprint that both ends compare.
 
-A site's private key is created at the site and stays there. Only its public key is sent back, with the proof
-that it was created with the unaltered ticket in the coordinator's folder. Admission uses the ticket up; a
-revoked key is admitted again only with a new one.
+A site's private key is created at the site and stays there. Only its public key is sent back, with the
+proof that it was created with the unaltered ticket in the coordinator's folder. Admission uses the ticket up;
+a revoked key is admitted again only with a new one.
 """
 
 from __future__ import annotations
@@ -18,19 +18,18 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 
-from unskew.errors import UsageError, suggestion
+from unskew.errors import UsageError
 from unskew.federation.addresses import host_port, is_host, parse_address
 from unskew.federation.certificates import certify
 from unskew.federation.journal import JOURNAL_FILE, Journal
-from unskew.federation.protocol.signed_messages import PrivateKey, PublicKey, fingerprint
+from unskew.federation.protocol.signed_messages import PrivateKey, PublicKey
 from unskew.system import disk
 from unskew.system.disk import lock, refuse_link
 
@@ -63,15 +62,13 @@ class Ticket:
         return host_port(self.host, self.port)
 
     @property
-    def fingerprints(self) -> dict[str, str]:
-        """The fingerprints of the coordinator's key and of the authority's certificate.
+    def fingerprint(self) -> str:
+        """The fingerprint of the coordinator's key, which both ends compare.
 
-        An attacker who alters a ticket in transit can insert other keys, but cannot preserve these
-        fingerprints.
+        The key's signature covers the authority, so an attacker who alters a ticket in transit cannot
+        preserve it.
         """
-        root = x509.load_pem_x509_certificate(self.authority.encode())
-        authority = fingerprint(root.public_bytes(serialization.Encoding.DER))
-        return {"coordinator": PublicKey.parse(self.coordinator).fingerprint, "authority": authority}
+        return PublicKey.parse(self.coordinator).fingerprint
 
     def signed(self, key: PrivateKey) -> Ticket:
         """This ticket with the signature of the coordinator's key."""
@@ -201,11 +198,6 @@ class Coordinator:
         """The coordinator's key, read from its folder."""
         return PrivateKey.load(self.folder / "coordinator.key")
 
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """The fingerprints in every ticket, which both ends compare."""
-        return self.ticket(self.sites[0]).fingerprints
-
     def ticket(self, site: str, days: int = TICKET_DAYS) -> Ticket:
         """A new signed ticket with a new secret. It becomes valid when it is written to `ticket_file`."""
         authority, key = (self.folder / "ca.crt").read_text(), self.key
@@ -256,7 +248,7 @@ class Coordinator:
 def applicants(home: Coordinator, texts: Mapping[str, str]) -> dict[str, PublicKey]:
     """The keys in the texts of SITE.pub, by site, if all of them may be admitted. Nothing is written.
 
-    An admitted key may come again, for example with new bounds. Raises UsageError: E161 if a site has
+    An admitted key may come again. Raises UsageError: E161 if a site has
     another key, E503 for an unknown site, a key in use, or a key without the proof of a valid ticket.
     """
     keys = {site: PublicKey.parse(text) for site, text in texts.items()}
@@ -326,70 +318,6 @@ def _check_proof(home: Coordinator, site: str, public: PublicKey, text: str) -> 
         raise UsageError("E503", f"this key was not created with the ticket of {site}: {cause}; {new}")
 
 
-class AdmittedKeys(Mapping[str, PublicKey]):
-    """The admitted keys by site, in the order of clients, read from the disk on each access."""
-
-    def __init__(self, home: Coordinator):
-        self.home = home
-
-    def __getitem__(self, site: str) -> PublicKey:
-        return self.home.admitted()[site]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.home.admitted())
-
-    def __len__(self) -> int:
-        return len(self.home.admitted())
-
-
-def parse_bounds(text: str, sites: Sequence[str]) -> dict[str, int]:
-    """The bounds by site in `6000`, which holds for each of these sites, or in `a=6000,b=800`; none in "".
-
-    A bound is the most samples that each site may claim, as agreed with it (`unskew federation admit
-    --samples N`). A site's weight in the merge, and in the mean of scores, follows from numbers that only the
-    site knows; the bound keeps a false number from dominating the run.
-
-    Raises UsageError (E109) for a number below 1 or an unknown site.
-    """
-    pairs = [pair.partition("=")[::2] for pair in text.split(",")]
-    if "=" not in text:
-        pairs = [(site, text) for site in sites] if text else []
-    bounds: dict[str, int] = {}
-    for site, number in ((site.strip(), number.strip()) for site, number in pairs):
-        if site not in sites or site in bounds:
-            what = "names twice" if site in bounds else "names no site whose key is here:"
-            near = suggestion(site, set(sites) - set(bounds))
-            raise UsageError("E109", f"--samples {what} '{site}'.{near}")
-        if not (number.isascii() and number.isdecimal() and int(number)):
-            form = "a whole number above 0, or SITE=NUMBER,..."
-            raise UsageError("E109", f"--samples takes {form}; got '{number}'.")
-        bounds[site] = int(number)
-    return bounds
-
-
-def bound_file(home: Coordinator, site: str) -> Path:
-    """The file with the largest number of samples that a site may claim."""
-    return home.folder / "admitted" / f"{site}.samples"
-
-
-def write_bound(home: Coordinator, site: str, samples: int) -> None:
-    """Store the largest number of samples that a site may claim."""
-    disk.replace(bound_file(home, site), f"{samples}\n")
-
-
-def read_bounds(home: Coordinator) -> dict[str, int]:
-    """The bounds by site, for sites that have one. Raises UsageError (E503) for a file without a number."""
-    bounds: dict[str, int] = {}
-    for site in home.sites:
-        if not (path := bound_file(home, site)).exists():
-            continue
-        text = path.read_text().strip()
-        if not text.isdecimal():
-            raise UsageError("E503", f"{path} holds no number; admit the site again with --samples N.")
-        bounds[site] = int(text)
-    return bounds
-
-
 def add_site(home: Coordinator, site: str) -> Ticket:
     """Add a site after all others in the order of clients, and write its ticket.
 
@@ -405,7 +333,7 @@ def add_site(home: Coordinator, site: str) -> Ticket:
 
 
 def remove_site(home: Coordinator, site: str) -> None:
-    """Remove a site with its key, its ticket and the bound on its samples.
+    """Remove a site with its key and its ticket.
 
     Raises UsageError (E503) for an unknown site or the last one.
     """
@@ -416,8 +344,7 @@ def remove_site(home: Coordinator, site: str) -> None:
         revoke(home, site)
     _write_sites(home, tuple(other for other in home.sites if other != site))
     home.record(("removed", {"site": site}))
-    for path in (home.ticket_file(site), bound_file(home, site)):
-        path.unlink(missing_ok=True)
+    home.ticket_file(site).unlink(missing_ok=True)
 
 
 def _write_sites(home: Coordinator, sites: tuple[str, ...]) -> Coordinator:

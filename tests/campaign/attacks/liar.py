@@ -108,7 +108,7 @@ TRAIN: dict[str, Callable[[Honest], Changed]] = {
 }
 """What it answers to training instead."""
 HELLO: dict[str, Callable[[Honest], Changed]] = {
-    "more samples than agreed": lambda h: hello(h, train=10**9),
+    "more samples than are plausible": lambda h: hello(h, train=10**9),
     "a count beyond all counts": lambda h: hello(h, train=1 << 60),
     "another site": lambda h: hello(h, site="a"),
     "another site's name in hello": lambda h: h.saying(site="a"),

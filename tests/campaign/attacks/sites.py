@@ -11,15 +11,12 @@ from tests.campaign.attacks.liar import HELLO, TRAIN
 from tests.campaign.cases import Case, check, until
 from tests.campaign.ground import Ground, check_unharmed
 from tests.campaign.ongoing import Ongoing, runs
-from unskew.federation import tickets as admission
 
 FAMILY = "sites"
 LIAR, LIE = "c", "lie"
 MOST_ROUNDS, ROUNDS_A_LIE = 60, 4
 MOST_BYTES = 300 << 20
 """How much more the run's process may hold after a lie."""
-AGREED, MANY = 5000, 1 << 30
-"""The bound on samples that a lie exceeds, and one that nothing does."""
 USED = ("a count of 1e15",)
 """Lies whose answers are used all the same, with what was known before in place of the lie."""
 CODES = {
@@ -46,7 +43,7 @@ CODES = {
     "JSON of 100,000 levels": "E310",
     "an error that moves the cursor": "E311",
     "nothing in time": "E311",
-    "more samples than agreed": "E305",
+    "more samples than are plausible": "E305",
     "a count beyond all counts": "E310",
     "another site": "E310",
     "another site's name in hello": "E310",
@@ -84,7 +81,6 @@ def replace(ground: Ground) -> str:
 
 def restore(ground: Ground) -> str:
     ground.stop(LIAR)
-    admission.write_bound(ground.home, LIAR, MANY)
     ground.start_site(LIAR)
     return connected(ground)
 
@@ -110,7 +106,7 @@ def lied(run: Ongoing, lie: str) -> str:
     """The liar alone is named, with the code of its lie; its answer is not used, and the truth is, right
     after."""
     ground, since, rounds = run.ground, len(run.events()), len(run.ground.rounds(run.name))
-    programs, memory = ground.programs(), ground.memory(("conductor",))
+    programs, memory = ground.programs(), ground.memory((run.command,))
     tell(ground, lie)
     try:
         run.wait(lambda: named(run, since) != [], 60, f"a word on {LIAR}")
@@ -124,7 +120,7 @@ def lied(run: Ongoing, lie: str) -> str:
     )
     told = f"{code} {run.told(code, LIAR, since)[0]}"
     check_unharmed(ground, programs)
-    grown = ground.memory(("conductor",)) - memory
+    grown = ground.memory((run.command,)) - memory
     check(grown < MOST_BYTES, f"the run's process holds {grown / 2**20:.0f} MB more")
     check_clean(run, since)
     if lie not in USED:
@@ -158,8 +154,6 @@ def introduced(run: Ongoing, lie: str) -> str:
     """A run that begins beside the liar is that of the two honest sites, or of three in which the third is
     never used."""
     ground = run.ground
-    if lie == "more samples than agreed":
-        admission.write_bound(ground.home, LIAR, AGREED)
     tell(ground, lie)
     try:
         run.begin()

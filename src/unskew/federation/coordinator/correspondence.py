@@ -19,7 +19,7 @@ from unskew.config import Settings
 from unskew.core.trees import Tree, Weights, flat_tree
 from unskew.errors import printable
 from unskew.federation.journal import Journal
-from unskew.federation.protocol.hello import Hello, data_change, versions
+from unskew.federation.protocol.hello import Hello, versions
 from unskew.federation.protocol.signed_messages import PrivateKey, PublicKey, SignedMessage
 from unskew.federation.protocol.wire_format import (
     Limits,
@@ -30,7 +30,7 @@ from unskew.federation.protocol.wire_format import (
     seal,
     unseal,
 )
-from unskew.federation.tickets import AdmittedKeys, Coordinator, read_bounds
+from unskew.federation.tickets import Coordinator
 from unskew.records.private_state import DiskStore
 from unskew.round.clients import Broadcast
 from unskew.round.deliveries import Deliveries
@@ -79,22 +79,20 @@ class Contact:
     """A coordinator's access to its sites.
 
     sites: all of the federation, in the order of client ids; key: signs requests; keys: those of the
-    admitted sites, which may become fewer during a run. bounds: the most training and test samples that a
-    site may claim.
+    sites that are admitted at this moment, which may become fewer during a run.
     """
 
     channel: Channel
     sites: tuple[str, ...]
     key: PrivateKey
-    keys: Mapping[str, PublicKey]
-    bounds: Mapping[str, int] = field(default_factory=dict[str, int])
+    keys: Callable[[], Mapping[str, PublicKey]]
 
     @staticmethod
     def of(home: Coordinator, channel: Channel) -> Contact:
         """The contact of a federation's coordinator with its admitted sites."""
         admitted = home.admitted()
         sites = tuple(site for site in home.sites if site in admitted) or home.sites
-        return Contact(channel, sites, home.key, AdmittedKeys(home), read_bounds(home))
+        return Contact(channel, sites, home.key, home.admitted)
 
 
 @dataclass
@@ -115,8 +113,6 @@ class Correspondence:
     nodes: dict[str, int] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
     """Sites that are excluded from the run."""
-    differing: dict[str, str] = field(default_factory=dict)
-    """Temporarily excluded sites with the reason, as a sentence without a full stop."""
     refusals: dict[str, SiteRefusal] = field(default_factory=dict[str, SiteRefusal])
     """The latest refusal of each site that does not take part or has an undecided operator."""
     _absent: set[tuple[int, str]] = field(default_factory=set)
@@ -142,10 +138,11 @@ class Correspondence:
         """The checked replies by site. A site without a reply is reported (E303, E307, E310, E311 or
         its own code).
         """
-        connected, packed = self.connected(), dict[int, PackedTree]()  # most sites are sent the same tree
+        connected, admitted = self.connected(), self.contact.keys()
+        packed = dict[int, PackedTree]()  # most sites are sent the same tree
         sealed, digests, packets = dict[int, SignedMessage](), dict[str, str](), {}
         for site, (header, tree) in requests.items():
-            if site not in connected or site not in self.contact.keys:
+            if site not in connected or site not in admitted:
                 self.absent(site, t)
                 continue
             packed[id(tree)] = packed.get(id(tree)) or pack(tree)
@@ -168,20 +165,13 @@ class Correspondence:
         self.refusals.pop(site, None)
         self._refuse(site, 0, code, text)
 
-    def set_aside(self, site: str, text: str) -> None:
-        """Exclude a site until it describes itself differently. text: the reason, without a full stop."""
-        self.differing[site] = text
-        self.nodes.pop(site)
-
     def absent(self, site: str, t: int) -> None:
         """Report once a round that a site cannot be asked. Scores of round t are requested in round t + 1."""
         if self._absent & {(t, site), (t + 1, site)}:
             return
         self._absent = {(at, s) for at, s in self._absent if at >= t - 1} | {(t, site)}
-        if site not in self.contact.keys:
+        if site not in self.contact.keys():
             self._refuse(site, t, "E310", f"{site} is no longer admitted and was not asked.")
-        elif text := self.differing.get(site):
-            self._refuse(site, t, "E504", f"{text}, so it was not asked.")
         else:
             self._refuse(site, t, "E311", f"{site} is not connected and was not asked.")
 
@@ -234,9 +224,9 @@ class Correspondence:
             code, text = (reply[:4], reply[5:]) if reply.startswith("E303 ") else ("E311", reply)
             return self._refuse(site, t, code, f"{site} failed: {printable(text[:MOST_TEXT])}.")
         try:
-            if site not in self.contact.keys:
+            if (key := self.contact.keys().get(site)) is None:
                 raise WireError("E310", "its admission was taken back meanwhile.")
-            return _read_reply(site, self.contact.keys[site], request, reply, limits)
+            return _read_reply(site, key, request, reply, limits)
         except WireError as error:
             return self._refuse(site, t, error.code, f"{site}: {error.text} Reply dropped.")
         except Exception as error:  # one site's reply must never end the run of all
@@ -252,7 +242,7 @@ class Correspondence:
             reason = f": {printable(reply[:MOST_TEXT])}" if reply else ""
             return self._refuse("?", 0, "E311", f"a node ({node}) does not say which site it is{reason}.")
         site = _claimed_site(reply)
-        key = self.contact.keys.get(site)
+        key = self.contact.keys().get(site)
         if key is None:
             self._strangers.add(node)
             text = "which is not an admitted site; it is not asked again."
@@ -273,11 +263,6 @@ class Correspondence:
         if hello.site != site:
             text = f"{site} introduces itself as '{hello.site}', which is another site."
             return self._refuse(site, 0, "E310", text)
-        most, count = self.contact.bounds.get(site), hello.train + hello.test
-        if most is not None and count > most:
-            self._strangers.add(node)
-            text = f"{site} says it holds {count:,} samples, but at most {most:,} were agreed with it."
-            return self.leave_out(site, "E305", f"{text} It is left out of this run.")
         self.refusals.pop(site, None)
         self._note("introduced", site=site, key=key.fingerprint, hello=hello.as_json())
         return hello
@@ -404,19 +389,12 @@ class Attendance:
         return sum(h.site in connected for h in self.hellos)
 
     def _readmit(self, hello: Hello) -> None:
-        """Take back a site that was greeted after the run began, unless its data have changed."""
-        before = next((h for h in self.hellos if h.site == hello.site), None)
+        """Take back a site that was greeted after the run began, if it took part then."""
         self.ready.discard(hello.site)
-        if hello.site in self.post.left_out:
-            return
-        if before is None:
+        if hello.site not in self.post.left_out | {h.site for h in self.hellos}:
             self.post.left_out.add(hello.site)
             text = f"{hello.site} came after the run began and can take part in the next one."
             self.post.tell(0, "E504", text)
-        elif text := data_change(before, hello):
-            self.post.set_aside(hello.site, text)
-        else:
-            self.post.differing.pop(hello.site, None)
 
     def _set_up(self, t: int, sites: Mapping[int, str]) -> None:
         """Send the run's setup to sites, by client id; absent ones are reported."""

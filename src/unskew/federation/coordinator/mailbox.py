@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import contextlib
 import math
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any, NoReturn
 
-from unskew.errors import MissingPackage, UnskewError
+from unskew.errors import MissingPackage, UnskewError, UsageError
 from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.signals import IDLE_FOLDER, REPLIES, REQUESTS, Bell, IdleNodes
+from unskew.federation.tickets import Coordinator
+from unskew.system.disk import lock, refuse_link
 
 try:
     import httpx
@@ -29,11 +33,22 @@ try:
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
     from flwr.proto.message_pb2 import Message as MessageProto
     from flwr.proto.node_pb2 import Node
+    from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
     from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
     from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectPushError
+    from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
+    from flwr.supercore.retry import make_simple_http_retry_invoker
     from flwr.supercore.runtime import RuntimeHttpClient
+    from flwr.supercore.task_identity import TaskIdentity
     from httpx import HTTPStatusError
 
+    from unskew.federation.coordinator.superlink import (
+        Refused,
+        SuperLink,
+        Task,
+        Unavailable,
+        runtime_client,
+    )
     from unskew.federation.protocol.flower_messages import (
         MOST_BYTES,
         Arrival,
@@ -253,3 +268,69 @@ def _raise_unless_transient(error: ObjectPushError | HTTPStatusError) -> None:
     """Raise the error of a failed call, unless the SuperLink was restarting or busy."""
     if isinstance(error, HTTPStatusError) and not error.response.is_server_error:
         raise error
+
+
+STARTING_S = 20.0
+"""Seconds of attempts to start a run at a SuperLink that may still be starting."""
+
+
+@contextlib.contextmanager
+def run_mailbox(home: Coordinator) -> Iterator[Mailbox]:
+    """The messages of a new run at the SuperLink, which this process conducts. For the main thread.
+
+    Inside the block the end of a terminal does not end the process. Raises UsageError (E507) if the SuperLink
+    does not answer, or refuses the run.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, _interrupt)
+    link = SuperLink(home)
+    try:
+        task = _own_task(home, link)
+        proof, retry = RuntimeTokenHttpInterceptor(token=task.token), make_simple_http_retry_invoker()
+        beats = HeartbeatSender(make_task_heartbeat_fn_http(runtime_client(home, proof)))
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = (
+            task.run, SUPERLINK_NODE_ID, task.number,
+        )  # fmt: skip
+        beats.start()
+        problem = "the run's process ended early"
+        try:
+            yield Mailbox(runtime_client(home, proof, retry=retry), task.run, home.folder / "flower")
+            problem = ""
+        finally:
+            if beats.is_running:
+                beats.stop()
+            with contextlib.suppress(Refused, Unavailable):
+                link.finish(task, problem)
+    finally:
+        link.close()
+
+
+def _own_task(home: Coordinator, link: SuperLink) -> Task:
+    """The task of a new run. Tasks of other runs are ended, because no process waits for them.
+
+    Raises UsageError (E507).
+    """
+    until, number = time.monotonic() + STARTING_S, 0
+    with open(home.folder / "flower" / "tasks.lock", "a", opener=refuse_link) as file:
+        lock(file, wait=True)  # another command could take the task
+        while time.monotonic() < until:
+            try:
+                number = number or link.start()
+                if (task := link.take()) and task.run == number:
+                    link.begin(task)
+                    return task
+                if task:
+                    link.finish(task, "no process waits for this run")
+                    continue
+            except Refused as error:
+                raise UsageError("E507", f"the SuperLink did not accept the run: {error}") from error
+            except Unavailable:
+                pass
+            time.sleep(_BUSY_S)
+    raise UsageError("E507", "the SuperLink does not answer; is `unskew serve` running?")
+
+
+def _interrupt(*_: Any) -> NoReturn:
+    """End on the first interrupt; Flower's client sends one to itself whenever the run's token is refused."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt

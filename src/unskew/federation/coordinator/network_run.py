@@ -12,15 +12,15 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from unskew import config, data
 from unskew.config import Settings
 from unskew.core.trees import Tree
 from unskew.data.samples.reading_notes import abbreviate
-from unskew.errors import Paused, StateError, UnskewError, UsageError, printable
+from unskew.errors import Paused, StateError, Terminated, UnskewError, UsageError, printable
 from unskew.federation.coordinator.correspondence import (
     POLL_S,
     UNDECIDED,
@@ -29,16 +29,13 @@ from unskew.federation.coordinator.correspondence import (
     Contact,
     Correspondence,
 )
-from unskew.federation.coordinator.orders import ENDING, Order, Terms
 from unskew.federation.coordinator.outliers import doubtful_counts, weight_lines
 from unskew.federation.coordinator.site_exchange import SiteExchange, SiteScores
 from unskew.federation.journal import JOURNAL_FILE, Journal
 from unskew.federation.protocol.hello import (
     COORDINATOR,
     Hello,
-    data_change,
     largest_group,
-    version_conflict,
     version_differences,
     versions,
 )
@@ -65,6 +62,51 @@ from unskew.runs.run_folder import RunFolder, Say, Shown
 from unskew.scores import latest
 from unskew.system import disk
 from unskew.system.unexpected_errors import explain
+
+ORDER_FILE, ENDING, LOG = "deploy.json", "ending.json", "server.log"
+"""Files of a run's folder: its order, the way it ended, and the lines that it has reported."""
+RESUMABLE = ("E203", "E206", "E507")
+"""Codes of errors after which a run is resumed as it is."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A run's terms for its sites.
+
+    min_sites: a round with fewer replies changes nothing. deadline_s: longest wait of an exchange. wait_s:
+    longest wait for missing sites before round 1. test: a test set at the server, an .npz or a folder.
+    without: excluded sites.
+    """
+
+    min_sites: int = 1
+    deadline_s: float = 600.0
+    wait_s: float = 600.0
+    test: str | None = None
+    without: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Order:
+    """path: the run's folder; federation: the coordinator's folder; settings: the study's."""
+
+    path: Path
+    federation: Path
+    settings: Mapping[str, Any]
+    terms: Terms
+
+    def write(self) -> None:
+        """Write the order into the run's folder."""
+        places = {"path": str(self.path), "federation": str(self.federation)}
+        facts = {**places, "settings": dict(self.settings), "terms": asdict(self.terms)}
+        disk.replace(self.path / ORDER_FILE, json.dumps(facts, indent=1))
+
+    @staticmethod
+    def read(path: Path) -> Order:
+        """The order in the folder of a run. Raises KeyError if something is missing."""
+        facts = json.loads((path / ORDER_FILE).read_text())
+        terms = Terms(**{**facts["terms"], "without": tuple(facts["terms"]["without"])})
+        return Order(Path(facts["path"]), Path(facts["federation"]), facts["settings"], terms)
+
 
 IN_EVERY_ROUND = ("E108",)
 """Code of a merge that is weaker than specified with few replies, reported in every round."""
@@ -209,7 +251,7 @@ def conduct(
                     post.tell(0, "E504", f"{text}; {remedy}.")
                 facts = {"run": run, "sites": [h.as_json() for h in hellos]}
                 disk.replace(path / ROSTER, json.dumps(facts, indent=1))
-            say("\n".join(weight_lines(hellos, method, settings, contact.bounds)))
+            say("\n".join(weight_lines(hellos, method, settings)))
             resolved = run_on(federation, settings, method)
             folder = NetworkFolder(path, resolved, post, notices, hellos, terms.min_sites)
             loop, state = folder.go(say, shown, ready)
@@ -256,7 +298,10 @@ def _participants(
         post.leave_out(site, "E311", f"{site} is left out of this run from now on, as --without asks.")
     expected = [h.site for h in before] or list(post.contact.sites)
     present = _gather(post, settings, terms, expected, say)
-    return _known_sites(post, before, present, terms) if before else _new_sites(post, present, terms)
+    if not before:
+        return _new_sites(post, present, terms)
+    _report_versions(post, present.values())
+    return before
 
 
 def _gather(
@@ -300,15 +345,8 @@ def _gather(
 
 def _new_sites(post: Correspondence, present: Mapping[str, Hello], terms: Terms) -> list[Hello]:
     """The sites of a new run: those that fit together. The others are reported and left out of it."""
-    ours = versions()
-    doubted = doubtful_counts(list(present.values()), post.contact.bounds)
-    out = {
-        site: ("E305", f"{text}; if that is right, admit {site}.pub again with --samples N")
-        for site, text in doubted.items()
-    }
-    for site, hello in present.items():
-        if conflict := version_conflict(site, hello.versions, COORDINATOR, ours):
-            out[site] = "E504", conflict
+    doubted = doubtful_counts(list(present.values()))
+    out = {site: ("E305", f"{text}, too few to train with it") for site, text in doubted.items()}
     hellos, misfits = largest_group([h for h in present.values() if h.site not in out])
     out |= {site: ("E504", text) for site, text in misfits.items()}
     _check_enough(len(hellos), out, terms)
@@ -316,19 +354,6 @@ def _new_sites(post: Correspondence, present: Mapping[str, Hello], terms: Terms)
         post.leave_out(site, code, f"{text}. {site} is left out of this run.")
     _report_versions(post, hellos)
     return hellos
-
-
-def _known_sites(
-    post: Correspondence, before: list[Hello], present: Mapping[str, Hello], terms: Terms
-) -> list[Hello]:
-    """The sites of a resumed run. A site with other data than before is not asked until they are back."""
-    differing = {h.site: text for h in before if (text := data_change(h, present.get(h.site, h)))}
-    out = {site: ("E504", text) for site, text in differing.items()}
-    _check_enough(len(present) - len(out), out, terms)
-    for site, text in differing.items():
-        post.set_aside(site, text)
-    _report_versions(post, present.values())
-    return before
 
 
 def _report_versions(post: Correspondence, hellos: Iterable[Hello]) -> None:
@@ -346,44 +371,59 @@ def _check_enough(left: int, out: Mapping[str, tuple[str, str]], terms: Terms) -
         raise UsageError(code, f"{text}. {left} sites would be left, and {needed} are needed.")
 
 
-def conduct_order(channel: Channel, order: Order) -> None:
-    """Conduct a run and write its `ending.json`, which is missing only if this process is killed."""
-    with disk.private_files():  # the run's files contain data from sites
-        order.path.mkdir(parents=True, exist_ok=True)
-        began, state, code, text = time.time(), "stopped", 2, ""
-        with open(order.path / "server.log", "a", opener=disk.refuse_link) as log:
-            try:
-                _conduct_federation(channel, order, log)
-                state, code, text = "done", 0, "done"
-            except (UnskewError, OSError) as error:
-                known = explain(error)
-                code, text = known.exit_code, str(known)
-            except (SystemExit, KeyboardInterrupt):
-                text = "E507 the run ended on request, or because Flower found that the clock jumped; every"
-                text += " finished round is saved."
-                raise
-            except BaseException as error:
-                state, code, text = "failed", 1, f"{type(error).__name__}: {error}"
-                raise
-            finally:
-                if text.startswith("E507"):
-                    text += f" Resume with: unskew resume {order.path}"
-                _say(log, text)
-                if not text.startswith("E110"):  # else another process conducts this run, and writes it
-                    ending = {"state": state, "code": code, "text": text, "began": began}
-                    with suppress(Paused):  # a follower of the run then reports the full disk
-                        disk.replace(order.path / ENDING, json.dumps(ending))
+@disk.private_files()  # the run's files contain data from sites
+def conduct_order(channel: Channel, order: Order, show: Callable[[str], None]) -> None:
+    """Conduct a run and write its `ending.json`, which is missing only if this process is killed.
+
+    show: receives the lines of `server.log`. Raises the error that ended the run, as an UnskewError if it is
+    of this machine.
+    """
+    order.path.mkdir(parents=True, exist_ok=True)
+    began, state, code, text = time.time(), "stopped", 2, ""
+    with open(order.path / LOG, "a", opener=disk.refuse_link) as log:
+
+        def say(text: str) -> None:
+            with suppress(OSError):  # neither a full disk under a log nor a closed terminal ends the run
+                line = f"{time.strftime('%H:%M:%S')} {text}"
+                print(line, file=log, flush=True)
+                show(line)
+
+        try:
+            _conduct_federation(channel, order, say)
+            state, code, text = "done", 0, "done"
+            show(text)
+        except (UnskewError, OSError) as error:
+            known = explain(error)
+            if known.code in RESUMABLE:
+                known = type(known)(known.code, known.text + _resume_hint(order))
+            code, text = known.exit_code, str(known)
+            raise known from None
+        except (Terminated, KeyboardInterrupt):
+            text = "E507 the run ended on request, or because Flower found that the clock jumped; every"
+            text += f" finished round is saved.{_resume_hint(order)}"
+            raise
+        except BaseException as error:
+            state, code, text = "failed", 1, f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            with suppress(OSError):
+                print(text, file=log, flush=True)
+            if not text.startswith("E110"):  # else another process conducts this run, and writes it
+                ending = {"state": state, "code": code, "text": text, "began": began}
+                with suppress(Paused):
+                    disk.replace(order.path / ENDING, json.dumps(ending))
 
 
-def _conduct_federation(channel: Channel, order: Order, log: TextIO) -> None:
+def _resume_hint(order: Order) -> str:
+    return f" Resume with: {config.resume_command(order.path, config.build(dict(order.settings)))}"
+
+
+def _conduct_federation(channel: Channel, order: Order, say: Say) -> None:
     home = Coordinator.open(Path(order.federation))
     contact = Contact.of(home, channel)
     if uninvited := [site for site in home.sites if site not in contact.sites]:
-        _say(log, f"not admitted, and not waited for: {abbreviate(uninvited, 6)}")
+        say(f"not admitted, and not waited for: {abbreviate(uninvited, 6)}")
     settings, loops = config.from_dict(dict(order.settings)), list[Loop]()
-
-    def say(text: str) -> None:
-        _say(log, text)
 
     def ready(loop: Loop) -> None:
         loops.append(loop)
@@ -396,9 +436,3 @@ def _conduct_federation(channel: Channel, order: Order, log: TextIO) -> None:
         say("  ".join([line, *scores]))
 
     conduct(order.path, settings, contact, order.terms, say=say, shown=shown, ready=ready)
-
-
-def _say(log: TextIO, text: str) -> None:
-    with suppress(OSError):  # a full disk under a log must not end the run
-        print(text)
-        print(time.strftime("%H:%M:%S"), text, file=log, flush=True)

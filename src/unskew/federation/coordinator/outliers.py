@@ -1,10 +1,22 @@
 """Sites that differ suspiciously from the others, in norms of replies, units or sample counts; and sites'
-weights in a run. Letters: K replies or sites, J those other than one, C channels."""
+weights in a run.
+
+Norms. A reply may be finite, of the right shape, and still ruin the model. Three norms of each are compared
+with the median of the other sites': of its change of all trained weights, of its change of all statistics of
+batch normalisation, and of all numbers that a Part shares. A change is refused if it is more than 100 times
+the median, and larger than the model and than 1. With two sites either may be the outlier, so a change must
+be a hundred times as large as the model, and Shares are not compared. Shared sums grow with the samples, so
+1,000,000 times is too much for them, and 1,000 times for inputs and features.
+
+Units. The means and deviations that `standardise` collects reveal sites with other units of measurement
+(unskew.data.column_statistics).
+
+Letters: K replies or sites, C channels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
 from statistics import median
 
 import numpy as np
@@ -17,108 +29,49 @@ from unskew.core.trees import Weights, flat_tree
 from unskew.data import column_statistics
 from unskew.federation.protocol.hello import NUMBERS, Hello
 
-MOST_RATIO, MOST_SHARED, MOST_VALUES = 10.0, 1e6, 1e3
-"""Largest ratios to the other sites': of a change of the model, of a shared sum, of shared values."""
-MOST_STEPS = 1000
-"""Largest credible ratio of a site's local steps to the others'."""
+MOST_RATIO, MOST_SHARED, MOST_VALUES = 100.0, 1e6, 1e3
+"""Largest ratios to the other sites': of a change of the model, of a shared sum, of inputs and features."""
 PAIR_FACTOR = 100.0
 """Largest change by one of two sites, as a multiple of the model's norm."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """A refused reply. text: its change of the model and the others', for a sentence."""
+def norm_outliers(
+    shared: Collection[str],
+    start: Weights,
+    replies: Sequence[Reply],
+    received: Callable[[int], Weights],
+    of_samples: Collection[str] = (),
+) -> dict[int, str]:
+    """The replies to refuse: by client the change and the others', for a sentence.
 
-    client: int
-    text: str
-
-
-@dataclass
-class NormOutliers:
-    """A comparison of each reply with the others, because a reply may be finite, of the right shape, and
-    still ruin the model. shared: names of the trained weights; steps: local steps, by client.
-
-    A site's change d_k of the model is measured by its norm over all trained weights together, and over all
-    statistics of batch normalisation together; the contribution of a Part's Share by the norm of all its
-    tensors. The norm is compared with the median of the other sites', both as it is and per local step,
-    because a site with many samples moves further and one with few moves further in each step:
-
-        r_k = min(|d_k| / median_{j != k} |d_j|,  (|d_k| / S_k) / median_{j != k} (|d_j| / S_j))    S: steps
-
-    A reply is refused if r_k > 10 and |d_k| > max(|w|, 1). With two sites either may be the outlier, so |d_k|
-    must be a hundred times that bound, and Shares are not compared. Shared sums grow with the samples, so r_k
-    > 1,000,000 is required for them. Inputs and features do not grow: their root mean square is compared
-    without regard to the steps, and r_k > 1,000 is refused.
+    shared: names of the trained weights. start: the global model. replies: those that passed the gate.
+    received: the weights that a client was sent. of_samples: Parts that share inputs or features of samples.
     """
+    if len(replies) < 2:
+        return {}
+    names = [n for n, w in replies[0].weights.items() if w.is_floating_point()]
+    groups = {
+        "the model's weights": [n for n in names if n in shared],
+        "the statistics of batch normalisation": [n for n in names if n not in shared],
+    }
+    sent, refused = [received(r.client) for r in replies], dict[int, str]()
 
-    shared: Sequence[str]
-    steps: Mapping[int, int]
-
-    def check(
-        self,
-        start: Weights,
-        replies: Sequence[Reply],
-        received: Callable[[int], Weights] | None = None,
-        of_samples: Collection[str] = (),
-    ) -> list[Change]:
-        """The replies to refuse.
-
-        start: the global model. replies: those that passed the gate. received: the weights sent to a
-        client, if they differ from the global model. of_samples: Parts that share inputs or features of
-        samples.
-        """
-        if len(replies) < 2:
-            return []
-        sent = [received(r.client) if received else start for r in replies]
-        names = [n for n, w in replies[0].weights.items() if w.is_floating_point()]
-        groups = {
-            "the model's weights": [n for n in names if n in self.shared],
-            "the statistics of batch normalisation": [n for n in names if n not in self.shared],
-        }
-        factor = PAIR_FACTOR if len(replies) == 2 else 1.0
-        changes: list[Change] = []
-        for what, group in groups.items():
-            d_K = [_norm(r.weights[n] - w[n] for n in group) for r, w in zip(replies, sent)]
-            least = factor * max(1.0, _norm(start[n] for n in group))
-            changes += self._changes(replies, what, d_K, MOST_RATIO, least)
-        for part in sorted({part for r in replies for part in r.shares}) if len(replies) > 2 else ():
-            values = part in of_samples
-            d_K = [_share_size(r, part, values) for r in replies]
-            most = MOST_VALUES if values else MOST_SHARED
-            changes += self._changes(replies, f"what '{part}' shares", d_K, most, 1.0)
-        return list({change.client: change for change in changes}.values())
-
-    def _changes(
-        self, replies: Sequence[Reply], what: str, d_K: list[float], most: float, least: float
-    ) -> list[Change]:
-        """The changes above the ratio `most` and the norm `least`."""
-        values = most == MOST_VALUES
-        steps_K = [max(1, self.steps[r.client]) for r in replies]
-        changes: list[Change] = []
+    def compare(what: str, d_K: list[float], most: float, least: float) -> None:
         for k, reply in enumerate(replies):
-            others = [j for j in range(len(replies)) if j != k]
-            usual = median(d_K[j] for j in others)
-            ratio = _ratio(d_K[k], usual)
-            if not values:
-                steps = min(steps_K[k], MOST_STEPS * median(steps_K[j] for j in others))
-                ratio = min(ratio, _ratio(d_K[k] / steps, median(d_K[j] / steps_K[j] for j in others)))
-            measured = "root mean squares" if values else "norms"
-            text = f"it changes {what} by {d_K[k]:.3g}, the other sites by {usual:.3g} (median of {measured})"
-            if ratio > most and d_K[k] > least:
-                changes.append(Change(reply.client, text))
-        return changes
+            usual = median(d_K[:k] + d_K[k + 1 :])
+            if d_K[k] > max(most * usual, least):
+                text = f"it changes {what} by {d_K[k]:.3g}, the other sites by {usual:.3g} (median of norms)"
+                refused[reply.client] = text
 
-
-def _ratio(value: float, usual: float) -> float:
-    if usual:
-        return value / usual
-    return float("inf") if value else 1.0
-
-
-def _share_size(reply: Reply, part: str, mean: bool) -> float:
-    """The norm of all numbers that a Part shares, or their root mean square."""
-    numbers = [t for t in flat_tree(reply.shares.get(part, {})).values() if t.is_floating_point()]
-    return _norm(numbers) / (max(1, sum(t.numel() for t in numbers)) ** 0.5 if mean else 1.0)
+    for what, group in groups.items():
+        d_K = [_norm(r.weights[n] - w[n] for n in group) for r, w in zip(replies, sent)]
+        factor = PAIR_FACTOR if len(replies) == 2 else 1.0
+        compare(what, d_K, MOST_RATIO, factor * max(1.0, _norm(start[n] for n in group)))
+    for part in sorted({part for r in replies for part in r.shares}) if len(replies) > 2 else ():
+        numbers_K = [flat_tree(r.shares.get(part, {})).values() for r in replies]
+        d_K = [_norm(t for t in numbers if t.is_floating_point()) for numbers in numbers_K]
+        compare(f"what '{part}' shares", d_K, MOST_VALUES if part in of_samples else MOST_SHARED, 1.0)
+    return refused
 
 
 def _norm(tensors: Iterable[Tensor]) -> float:
@@ -163,26 +116,24 @@ MOST_TIMES, LEAST_DOUBTED = 1000, 100_000
 large."""
 
 
-def doubtful_counts(hellos: Sequence[Hello], bounds: Mapping[str, int]) -> dict[str, str]:
+def doubtful_counts(hellos: Sequence[Hello]) -> dict[str, str]:
     """Claims of sites with far more samples than the others, as sentences without a full stop, by site.
 
     Some methods share quantities that grow with the largest number, so one false number makes every honest
-    site refuse. bounds: numbers that were agreed with their sites are not doubted.
+    site refuse.
     """
     texts: dict[str, str] = {}
     for what, counts in (("training", [h.train for h in hellos]), ("test", [h.test for h in hellos])):
         for k, (hello, number) in enumerate(zip(hellos, counts)):
             usual = median(counts[:k] + counts[k + 1 :] or [number])
-            if hello.site not in bounds and number >= LEAST_DOUBTED and number > MOST_TIMES * usual:
+            if number >= LEAST_DOUBTED and number > MOST_TIMES * usual:
                 text = f"{hello.site} says it holds {number:,} {what} samples, the other sites {usual:,g}"
                 texts[hello.site] = f"{text} (median)"
     return texts
 
 
-def weight_lines(
-    hellos: Sequence[Hello], method: Method, settings: Settings, bounds: Mapping[str, int]
-) -> list[str]:
-    """A line for each training site (samples, bound, weight), and a warning about a dominant one."""
+def weight_lines(hellos: Sequence[Hello], method: Method, settings: Settings) -> list[str]:
+    """A line for each training site (samples, weight), and a warning about a dominant one."""
     training = [h for h in hellos if h.train]
     equal = settings.weighting == "equal" or method.weighting == "equal"
     total = sum(h.train for h in training)
@@ -190,10 +141,9 @@ def weight_lines(
     weight_K = cap_weights(raw_K, settings.cap)
     lines: list[str] = []
     for hello, p, raw in zip(training, weight_K, raw_K):
-        bound = f"(at most {bounds[hello.site]:,})" if hello.site in bounds else "(no bound)"
         cut = f", cut from {raw:.1%}" if raw > p + 1e-9 else ""
         label = "" if lines else "weights"
-        lines.append(f"{label:<7} {hello.site:<20} {hello.train:>13,} samples {bound:<22} {p:>6.1%}{cut}")
+        lines.append(f"{label:<7} {hello.site:<20} {hello.train:>13,} samples {p:>6.1%}{cut}")
     largest = max(range(len(training)), key=lambda k: weight_K[k])
     if len(training) > 1 and weight_K[largest] > DECISIVE + 1e-9:
         text = "outweighs all others together; --set cap=0.5 or --set weighting=equal limits it."

@@ -102,8 +102,8 @@ class SecureExchange(SiteExchange):
                 text = "it gave shares of other sites than it was asked for. They are not used."
                 self.sites.tell(start.t, k, "E303", text)
         total = opening.total(shares_by_site)
-        for giver, dealers in sorted(opening.false.items()):
-            self.sites.post.tell(start.t, "E318", false_share_text(giver, dealers, start.t))
+        for giver, dealer in sorted(opening.false.items()):
+            self.sites.post.tell(start.t, "E318", false_share_text(giver, dealer, start.t))
         if problem := self.numbers.problem(total, len(came)):
             text = f"the sum is none of honest numbers ({problem}); which of {', '.join(came)} spoilt it"
             raise SumNotOpened(f"{text} cannot be known.", "E318")

@@ -18,7 +18,7 @@ from unskew.core.trees import Tree, leaves, size_in_bytes
 from unskew.core.trip import trip_index
 from unskew.errors import Paused
 from unskew.federation.coordinator.correspondence import Attendance
-from unskew.federation.coordinator.outliers import NormOutliers, unit_remarks
+from unskew.federation.coordinator.outliers import norm_outliers, unit_remarks
 from unskew.federation.protocol.signed_messages import share_name
 from unskew.federation.protocol.study_rules import score_key, score_names
 from unskew.federation.protocol.wire_format import (
@@ -202,8 +202,6 @@ class SiteExchange:
         self.device, self.sent, self.kept, self.hooks = local.device, local.sent, local.kept, local.hooks
         self.chance: RandomSource = SystemSource()
         self.protected = local.method.protector is not None
-        steps = {k: -(-int(n) // local.fed.batch) for k, n in enumerate(local.fed.sizes)}
-        self.outliers = NormOutliers(local.fed.shared, steps)
         self.spec = encoding.spec_of(local.method, local.fed, self.sent, self.sites.first)
 
     def remarks(self) -> list[tuple[str, str]]:
@@ -314,11 +312,10 @@ class SiteExchange:
         if spec.encoded:
             compared, _ = encoding.decode_replies(local.method, compared, start.received, local.fed, start.t)
         of_samples = {part for part, shares in spec.shares.items() if _are_of_samples(shares.values())}
-        refused = self.outliers.check(start.weights, compared, start.received, of_samples)
-        for change in refused:
-            self.sites.tell(start.t, change.client, "E318", f"{change.text}. Reply dropped.")
-        dropped = {change.client for change in refused}
-        return [r for r in replies if r.client not in dropped]
+        refused = norm_outliers(local.fed.shared, start.weights, compared, start.received, of_samples)
+        for k, text in refused.items():
+            self.sites.tell(start.t, k, "E318", f"{text}. Reply dropped.")
+        return [r for r in replies if r.client not in refused]
 
     def _gate(self, replies: Sequence[Reply], spec: gate.Spec) -> tuple[list[Reply], list[gate.Refusal]]:
         """The gate's verdict on copies of the replies."""

@@ -1,10 +1,8 @@
-"""The coordinator's SuperLink: the commands that start it and the front, the app that it may run, and calls
-to it.
+"""The coordinator's SuperLink: the commands that start it and the front, and calls to it.
 
-The calls admit sites, start, look up and stop runs, and take their tasks. Flower starts runs of apps only. An
-app's archive can contain any Python code, so no archive is ever unpacked. Our archive names the installed
-server's code and contains none: its SHA-256 identifies our runs, and each run's order is on the coordinator's
-own disk.
+The calls admit sites, start runs, and take their tasks. Flower knows runs of apps only, so a run has an
+archive that names the installed code and contains none. The SuperLink starts no app: the command that has
+started a run takes its task and conducts it.
 """
 
 # pyright: reportMissingImports=false
@@ -16,23 +14,18 @@ import contextlib
 import hashlib
 import io
 import sys
-import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unskew.errors import MissingPackage, UsageError
+from unskew.errors import MissingPackage
 from unskew.federation.addresses import socket_address
-from unskew.federation.coordinator import orders
-from unskew.federation.coordinator.orders import Order
-from unskew.federation.protocol.signed_messages import PublicKey
+from unskew.federation.protocol.signed_messages import PublicKey, persistent_secret
 from unskew.federation.tickets import Coordinator
 
-ORDER = "order"
-"""The run's setting with the name of its order."""
-_PROJECT = f"""[project]
+_PROJECT = """[project]
 name = "unskew-run"
 version = "0.1.0"
 description = "A study of unskew"
@@ -43,11 +36,8 @@ dependencies = []
 publisher = "unskew"
 
 [tool.flwr.app.components]
-serverapp = "unskew.federation.coordinator.conductor:main"
+serverapp = "unskew.federation.coordinator.network_run:conduct_order"
 clientapp = "unskew.federation.site.worker:main"
-
-[tool.flwr.app.config]
-{ORDER} = ""
 """
 
 
@@ -60,16 +50,19 @@ def _archive() -> bytes:
 
 
 APP = _archive()
-APP_HASH = hashlib.sha256(APP).hexdigest()
 
 
-def superlink_command(home: Coordinator, secret: Path) -> list[str]:
+def _secret_file(home: Coordinator) -> Path:
+    """The file with the secret that permits taking the tasks of runs."""
+    return home.folder / "flower" / "tasks.key"
+
+
+def superlink_command(home: Coordinator) -> list[str]:
     """The command that starts the federation's SuperLink at its socket; it starts no programs itself.
 
     Flower checks the keys of nodes only if it is given a certificate, which it does not use at a socket.
-
-    secret: the file with the secret that permits taking the tasks of runs.
     """
+    persistent_secret(secret := _secret_file(home))
     command = [sys.executable, "-P", "-m", "unskew.federation.flower_patches", str(home.superlink)]
     command += ["flower-superlink"]
     command += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
@@ -85,7 +78,6 @@ def front_command(home: Coordinator, bind: str) -> list[str]:
 
 try:
     import httpx
-    from flwr.common.serde import user_config_from_proto, user_config_to_proto
     from flwr.proto import control_pb2 as control
     from flwr.proto import runtime_pb2 as runtime
     from flwr.proto.fab_pb2 import Fab
@@ -105,8 +97,6 @@ except ImportError as error:  # the extra is not installed, or in a version that
 URL = "http://superlink"
 """The SuperLink, of which the socket is the address."""
 TIMEOUT_S = 20.0
-STARTING_S = 20.0
-"""Seconds of attempts to submit a run to a SuperLink that may still be starting."""
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 """The call that is authenticated with the secret."""
 
@@ -121,12 +111,11 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Task:
-    """A run's task that this coordinator has taken. token: permits calls for the run."""
+    """A run's task that this process has taken. token: permits calls for the run."""
 
     run: int
     number: int
     token: str
-    app_hash: str
 
 
 def flower_key(key: PublicKey) -> bytes:
@@ -154,13 +143,10 @@ class SuperLink:
 
     def __init__(self, home: Coordinator):
         self._home, self._control = home, _connected(home, ControlHttpClient(URL))
-        self._task_client: RuntimeHttpClient | None = None
 
     def close(self) -> None:
-        """Close connections; otherwise the SuperLink waits for them when it is stopped."""
+        """Close the connection; otherwise the SuperLink waits for it when it is stopped."""
         self._control.close()
-        if self._task_client is not None:
-            self._task_client.close()
 
     def nodes(self) -> dict[bytes, int]:
         """The number of each registered node, by its public key in Flower's form."""
@@ -179,39 +165,26 @@ class SuperLink:
         with _map_errors(ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE):
             self._control.RegisterNode(request)
 
-    def start(self, order: str) -> int:
-        """Start the run of an order. Returns its number."""
-        config = user_config_to_proto({ORDER: order})
+    def start(self) -> int:
+        """Start a run. Returns its number."""
         with _map_errors():
-            fab = Fab(hash_str=APP_HASH, content=APP)
-            return self._control.StartRun(control.StartRunRequest(fab=fab, override_config=config)).run_id
+            fab = Fab(hash_str=hashlib.sha256(APP).hexdigest(), content=APP)
+            return self._control.StartRun(control.StartRunRequest(fab=fab)).run_id
 
-    def status(self, number: int) -> str:
-        """ "pending", "starting", "running" or "finished"."""
-        with _map_errors():
-            runs = self._control.ListRuns(control.ListRunsRequest(run_id=number)).run_dict
-            return runs[number].status.status
-
-    def stop(self, number: int) -> None:
-        """Stop the run of this number, unless it has ended."""
-        with _map_errors(ApiErrorCode.RUN_ALREADY_FINISHED):
-            self._control.StopRun(control.StopRunRequest(run_id=number))
-
-    def take(self, secret: bytes) -> Task | None:
+    def take(self) -> Task | None:
         """The next waiting task of any kind, or None."""
+        secret = persistent_secret(_secret_file(self._home))
         proof = SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={ACQUIRE})
-        client = self._task_client = self._task_client or runtime_client(self._home, proof)
-        with _map_errors():
+        with _map_errors(), runtime_client(self._home, proof) as client:
             answer = client.AcquireTask(runtime.AcquireTaskRequest(supported_task_types=list(TaskType)))
         if not (answer.HasField("task") and answer.token):
             return None
-        return Task(answer.task.run_id, answer.task.task_id, answer.token, answer.task.fab_hash)
+        return Task(answer.task.run_id, answer.task.task_id, answer.token)
 
-    def order_of(self, task: Task) -> str:
-        """Begin a task. Returns the name of its order."""
+    def begin(self, task: Task) -> None:
+        """Let a task count as running."""
         with _map_errors(), self._client_of(task) as client:
-            run = client.PullTaskInput(runtime.PullTaskInputRequest()).run
-        return str(user_config_from_proto(run.override_config).get(ORDER, ""))
+            client.PullTaskInput(runtime.PullTaskInputRequest())
 
     def finish(self, task: Task, problem: str = "") -> None:
         """End a task and its run, unless it has ended already."""
@@ -222,35 +195,6 @@ class SuperLink:
 
     def _client_of(self, task: Task) -> RuntimeHttpClient:
         return runtime_client(self._home, RuntimeTokenHttpInterceptor(token=task.token))
-
-
-def submit(home: Coordinator, order: Order) -> int:
-    """Start the run of an order. Returns its number. Raises UsageError (E507) if it is not accepted."""
-    link, name, until = SuperLink(home), orders.hand_in(order), time.monotonic() + STARTING_S
-    while True:
-        try:
-            return link.start(name)
-        except Refused as error:
-            raise UsageError("E507", f"the SuperLink did not accept the run: {error}") from error
-        except Unavailable as error:
-            if time.monotonic() >= until:
-                text = "the SuperLink does not answer; is `unskew serve` running?"
-                raise UsageError("E507", text) from error
-        time.sleep(0.5)
-
-
-def status(home: Coordinator, number: int) -> str:
-    """Flower's state of a run; "" without an answer."""
-    try:
-        return SuperLink(home).status(number)
-    except (Refused, Unavailable):
-        return ""
-
-
-def stop(home: Coordinator, number: int) -> None:
-    """End a run, if the SuperLink answers."""
-    with contextlib.suppress(Refused, Unavailable):
-        SuperLink(home).stop(number)
 
 
 @contextlib.contextmanager

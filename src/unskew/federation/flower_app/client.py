@@ -47,27 +47,15 @@ def answer(
     cannot be read.
     """
     try:
-        return _answer(message, Path(site), data, tuple(classes), model, device, approve)
+        joined = SiteFolder.open(Path(site))
+        with RunLock(joined.folder), python_files.restrict(data, model or ""):
+            member = SiteIdentity.of(joined)
+            one = Site(member, lambda: _load(data, tuple(classes)), model, device, echo_timed, approve)
+            return Message(pack_message(one.answer(unpack_message(message.content))), reply_to=message)
     except Exception as error:  # Flower would send its text, which may name this site's files
         known = answerable(error, echo_timed)
         echo_timed(str(known))
         raise UnskewError(known.code, "the site's log says more.") from None
-
-
-def _answer(
-    message: Message,
-    site: Path,
-    data: str,
-    classes: tuple[str, ...],
-    model: str | None,
-    device: str,
-    approve: Approve,
-) -> Message:
-    joined = SiteFolder.open(site)
-    with RunLock(joined.folder), python_files.restrict(data, model or ""):
-        member = SiteIdentity.of(joined)
-        one = Site(member, lambda: _load(data, classes), model, device, echo_timed, approve)
-        return Message(pack_message(one.answer(unpack_message(message.content))), reply_to=message)
 
 
 @lru_cache(maxsize=8)

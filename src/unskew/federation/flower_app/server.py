@@ -11,8 +11,7 @@ from pathlib import Path
 from unskew import config
 from unskew.errors import MissingPackage, UsageError
 from unskew.federation.coordinator.correspondence import Contact
-from unskew.federation.coordinator.network_run import conduct
-from unskew.federation.coordinator.orders import Terms
+from unskew.federation.coordinator.network_run import Terms, conduct
 from unskew.federation.programs import Say, echo_timed
 from unskew.federation.protocol.signed_messages import SignedMessage
 from unskew.federation.protocol.study_rules import study_settings, with_clipping

@@ -1,35 +1,23 @@
-"""Access to the front: admitted keys, rates of sites, the machine that uses a site's key, and refusals."""
+"""Access to the front: admitted keys, the machine that uses a site's key, and refusals.
+
+A site's name is held by the process or machine that came first, until nothing has been received from it for
+a while.
+
+The first refusal of an address is reported in a line, further ones every ten minutes, each line with the
+number of attempts. A flood therefore writes a few lines an hour for each of at most 32 addresses, and every
+attempt is counted.
+"""
 
 from __future__ import annotations
 
-import json
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from unskew.errors import UsageError
 from unskew.federation import certificates
 from unskew.federation.protocol.signed_messages import PublicKey
 from unskew.federation.tickets import Coordinator
-
-
-@dataclass
-class RateLimit:
-    """A rate limit for each site. rate: requests per second; burst: requests at once."""
-
-    rate: float
-    burst: float
-    clock: Callable[[], float] = time.monotonic
-    _due: dict[str, float] = field(default_factory=dict)
-
-    def wait_s(self, site: str) -> float:
-        """The wait in seconds of a new request, which is queued."""
-        now = self.clock()
-        due = max(now, self._due.get(site, now))
-        self._due[site] = due + 1 / self.rate
-        return max(0.0, due - now - (self.burst - 1) / self.rate)
-
 
 SILENT_S = 15.0
 """A live process is heard of at least every 5 s. One that was started again in its folder counts as the
@@ -37,11 +25,7 @@ same."""
 
 
 class SiteHolders:
-    """The place (see `place_of`) with the right to each site's name, and the time of its last request.
-
-    A site's name is held by the process or machine that came first, until nothing has been received from it
-    for a while.
-    """
+    """The place (see `place_of`) with the right to each site's name, and the time of its last request."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):
         self._clock, self._holders = clock, dict[str, tuple[int, float]]()
@@ -56,8 +40,6 @@ class SiteHolders:
         return True
 
 
-MARK = "refused "
-"""Prefix of these lines in the front's log; the rest is JSON."""
 LINE_S = 600.0
 """Seconds between two lines about one address and reason; the first one is written at once."""
 MOST_PAIRS = 32
@@ -66,14 +48,9 @@ OTHER_ADDRESSES = "other addresses"
 
 
 class Refusals:
-    """Counts refused attempts and writes lines about them. write: receives the lines.
+    """Counts refused attempts and reports them. write: receives an address, the reason, and how often."""
 
-    The first refusal of an address is written as a line, further ones every ten minutes, each line with the
-    number of attempts. A flood therefore writes a few lines an hour for each of at most 32 addresses, and
-    every attempt is counted.
-    """
-
-    def __init__(self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
+    def __init__(self, write: Callable[[str, str, int], None], clock: Callable[[], float] = time.monotonic):
         self.write, self.clock = write, clock
         self._times: dict[tuple[str, str], int] = {}
         """Attempts since the last line, by address and reason."""
@@ -92,20 +69,10 @@ class Refusals:
         for (who, why), times in list(self._times.items()):
             is_due = now >= self._due.get((who, why), now)
             if times and (is_due or everything):
-                self.write(MARK + json.dumps({"who": who, "why": why, "times": times}))
+                self.write(who, why, times)
                 self._times[who, why], self._due[who, why] = 0, now + LINE_S
             elif not times and is_due:
                 del self._times[who, why], self._due[who, why]
-
-
-def parse_refusal(line: str) -> dict[str, str | int] | None:
-    """The facts of a line (who, why, times); None for other lines."""
-    if not line.startswith(MARK):
-        return None
-    try:
-        return json.loads(line.removeprefix(MARK))
-    except ValueError:
-        return None
 
 
 class Members:

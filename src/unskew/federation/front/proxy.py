@@ -38,7 +38,7 @@ from google.protobuf.message import DecodeError
 
 from unskew.errors import UnskewError, UsageError
 from unskew.federation.addresses import host_port, listen, socket_address
-from unskew.federation.front.access import Members, RateLimit, Refusals, SiteHolders
+from unskew.federation.front.access import Members, Refusals, SiteHolders
 from unskew.federation.front.connections import HEAD_BYTES, Connections, Listener, MessageWait
 from unskew.federation.programs import configure_malloc
 from unskew.federation.protocol.signed_messages import PublicKey
@@ -96,8 +96,6 @@ PATIENCE_S = 60.0
 RESPONSE_HEADERS = (b"content-type", b"content-length", b"content-encoding")
 SLOWEST = 16 << 10
 """Smallest transfer rate in bytes per second."""
-RATE, BURST = 100.0, 400.0
-"""Requests of one site: per second, and at once. Further ones are delayed."""
 MOST_EACH = 8
 """Requests of one site in transfer or at Flower's server at a time. Others wait."""
 _log = logging.getLogger("unskew.front")
@@ -131,14 +129,13 @@ class Proxy:
 
     def __init__(self, server: httpx.AsyncClient, refusals: Refusals, signs: Signals):
         self.server, self.refusals, self.signs = server, refusals, signs
-        self.pace, self.holding = RateLimit(RATE, BURST), SiteHolders()
+        self.holding = SiteHolders()
         self._places = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(MOST_EACH))
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request. An answer that was begun and cannot be completed closes the connection."""
         answer, site = Answer(send), scope["state"]["site"]
         try:
-            await asyncio.sleep(self.pace.wait_s(site))
             if (scope["method"], scope["raw_path"]) == ("GET", b"/"):
                 await answer.only(204)  # for a site that checks its connection and its clock
                 return
@@ -268,6 +265,8 @@ def _named_key(header: bytes) -> str:
         return ""
 
 
+REFUSED = "refused"
+"""The first word of lines about refusals, which `unskew serve` prints."""
 LOOK_S = 0.5
 """Seconds between readings of the admitted keys, after which a removed key is excluded at the latest."""
 MOST_UNREADABLE = 6
@@ -283,8 +282,17 @@ unannounced."""
 async def serve(
     home: Coordinator, listener: socket.socket, server: httpx.AsyncClient, say: Callable[[str], None]
 ) -> None:
-    """Serve until cancelled. server: client of Flower's server. say: receives the lines of `Refusals`."""
-    refusals, members, flower = Refusals(say), Members(home), home.folder / "flower"
+    """Serve until cancelled. server: client of Flower's server. say: receives a line for each refusal, which
+    the federation's journal records, too."""
+
+    def refused(who: str, why: str, times: int) -> None:
+        say(f"{REFUSED} {who}: {why}" + (f" ({times} times)" if times != 1 else ""))
+        try:
+            home.record(("refused", {"who": who, "why": why, "times": times}))
+        except (UnskewError, OSError) as error:  # a disk that strangers have filled must not end the server
+            say(f"{REFUSED} attempts are not recorded: {error}")
+
+    refusals, members, flower = Refusals(refused), Members(home), home.folder / "flower"
     news, answers = MessageWait(Bell(flower / REQUESTS)), Bell(flower / REPLIES)
     signs = Signals(news, answers, IdleNodes(flower / IDLE_FOLDER))
     signs.idle.forget()

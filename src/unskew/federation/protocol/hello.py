@@ -8,7 +8,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -293,14 +293,6 @@ def _constants(values: Any, channels: int) -> tuple[float, ...]:
     return numbers
 
 
-def check_compatible(hellos: Sequence[Hello]) -> None:
-    """Raises UsageError (E504), which names two sites, unless the data of all sites fit one task."""
-    one = next((h for h in hellos if h.form), hellos[0])
-    for other in hellos:
-        if text := data_difference(one, other):
-            raise UsageError("E504", f"{text}.")
-
-
 def largest_group(hellos: Sequence[Hello]) -> tuple[list[Hello], dict[str, str]]:
     """The sites of the largest group that fits one run, and for each other site the reason why it does not
     fit.
@@ -317,16 +309,6 @@ def largest_group(hellos: Sequence[Hello]) -> tuple[list[Hello], dict[str, str]]
         if other.site in misfits and len(groups[other.site]) == len(groups[one.site]):
             raise UsageError("E504", f"{misfits[other.site]}.")
     return groups[one.site], misfits
-
-
-def data_change(before: Hello, now: Hello) -> str:
-    """Why a returning site cannot continue a run, as a sentence without a full stop; "" if it can."""
-    if now.train != before.train:
-        return f"{now.site} holds {now.train} training samples; it held {before.train} when the run began"
-    form = now.form if before.form else ()
-    if replace(now, versions=before.versions, unscaled=before.unscaled, form=form) != before:
-        return f"{now.site} has other data than when the run began"
-    return version_conflict(now.site, now.versions, COORDINATOR, versions())
 
 
 def data_difference(one: Hello, other: Hello) -> str:

@@ -340,7 +340,7 @@ class Opening:
 
     needed: shares that restore a secret. context: digest of the sum's context. commitments: to the seeds,
     by site. vectors: y by present site. left: sites that have dealt shares and sent no numbers. false:
-    after the opening, the dealers of false shares by giver.
+    after the opening, the site of the first false share by its giver.
     """
 
     roster: Roster
@@ -350,7 +350,7 @@ class Opening:
     commitments: Mapping[str, str]
     vectors: Mapping[str, Tensor]
     left: tuple[str, ...]
-    false: dict[str, set[str]] = field(default_factory=dict)
+    false: dict[str, str] = field(default_factory=dict)
 
     def total(self, given: Mapping[str, Mapping[str, bytes]]) -> Tensor:
         """[N] int64, the sum of all q. given: shares by giver and by the site of the secret.
@@ -383,9 +383,7 @@ class Opening:
         published: str,
     ) -> bytes:
         """The secret of a site from enough shares, first without givers of known false shares, then without
-        each single giver. publish: computes what the site has published from its secret.
-
-        Records givers of false shares: the one left out, and suspects with a false share here too.
+        each single giver, which is recorded. publish: computes what the site has published from its secret.
         """
 
         def combine(shares: list[bytes]) -> bytes | None:
@@ -400,22 +398,16 @@ class Opening:
             chosen = [giver for giver in givers if giver != excluded][: self.needed]  # more only take longer
             if len(chosen) < self.needed or not (secret := combine([given[g][site] for g in chosen])):
                 continue
-            suspects = [giver for giver in self.false if giver in given and giver not in chosen]
-            for giver in [*([excluded] if excluded else []), *suspects]:
-                if not combine([given[giver][site], *(given[other][site] for other in chosen[1:])]):
-                    self.false.setdefault(giver, set()).add(site)
+            if excluded:
+                self.false.setdefault(excluded, site)
             return secret
         text = f"the shares of {site} do not give back what it has published: it dealt false ones, or other"
         raise SumNotOpened(f"{text} sites gave them. Nothing was opened.", "E318")
 
 
-def false_share_text(giver: str, dealers: set[str], t: int) -> str:
-    """The event of false shares that were left out of a sum."""
-    if dealers == {giver}:
+def false_share_text(giver: str, dealer: str, t: int) -> str:
+    """The event of a false share that was left out of a sum. Its giver or its dealer has falsified it."""
+    if giver == dealer:
         return f"{giver} round {t}: it gave back a false share of its own secret, which was left out."
-    if len(dealers) == 1:
-        (dealer,) = dealers
-        text = f"{giver} gave back a false share of {dealer}'s secret, which was left out"
-        return f"{giver} or {dealer} round {t}: {text}: one of the two has falsified it."
-    text = f"it gave back false shares of {len(dealers)} sites' secrets, which were left out"
-    return f"{giver} round {t}: {text}."
+    text = f"{giver} gave back a false share of {dealer}'s secret, which was left out"
+    return f"{giver} or {dealer} round {t}: {text}: one of the two has falsified it."

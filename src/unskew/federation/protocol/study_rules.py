@@ -22,7 +22,7 @@ from unskew.data.clients.federation import Federation, RemoteFederation
 from unskew.data.clients.partition import Index
 from unskew.data.samples.dataset import SAMPLE_WEIGHT, Dataset, target_shape
 from unskew.errors import UnknownMethod, UsageError, excerpt
-from unskew.federation.protocol.hello import Hello, check_compatible
+from unskew.federation.protocol.hello import Hello, data_difference
 from unskew.formats.input_layout import Layout
 from unskew.methods import registry
 from unskew.methods.standardise import Standardise
@@ -182,13 +182,12 @@ class ServerView(RemoteFederation):
 
     @staticmethod
     def of(name: str, hellos: Sequence[Hello], test: Dataset | None = None) -> ServerView:
-        """A federation of clients in the order of `hellos`. Raises UsageError (E504) unless all data and the
-        test set fit.
+        """A federation of clients in the order of `hellos`. Raises UsageError (E504) unless the test set fits
+        their data.
         """
-        check_compatible(hellos)
-        first = hellos[0]
-        if test is not None:
-            check_compatible([first, Hello.of("the server", test, first.versions)])
+        first = next((h for h in hellos if h.form), hellos[0])
+        if test and (text := data_difference(first, Hello.of("the server", test, first.versions))):
+            raise UsageError("E504", f"{text}.")
         target, no_samples = first.learnt, np.zeros((0, *first.shape), np.float32)
         no_labels = np.zeros((0, *first.pixels), np.int64)
         if target:

@@ -45,7 +45,6 @@ try:
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
     from flwr.supernode.fleet_http_client import FleetHttpClient
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
-    from google.protobuf.message import DecodeError
 
     from unskew.federation.protocol.flower_messages import (
         Arrival,
@@ -90,7 +89,7 @@ class Fleet:
     """The connection of one site.
 
     Its node number at the server is stored in the site's folder, so that a process that takes over after a
-    crash is the same node at once, and can report the request during which its predecessor died.
+    crash is the same node at once. The request during which its predecessor died is then sent again.
     """
 
     def __init__(self, joined: SiteFolder):
@@ -100,16 +99,13 @@ class Fleet:
         interceptors = [NodeAuthHttpInterceptor(key, key.public_key())]
         self._client = FleetHttpClient(url, interceptors=interceptors, verify=context, timeout=TIMEOUT_S)
         self._key = public_key_to_bytes(key.public_key())
-        self._number, self._open = joined.folder / "node", joined.folder / "answering"
+        self._number = joined.folder / "node"
         self._node = Node(node_id=int(self._number.read_text())) if self._number.exists() else None
-        self._left_open = self._open.exists()
-        self._pulling: tuple[int, Arrival] | None = None
-        """The run and the received pieces of an incomplete message."""
-        self._head = b""
-        """That message without its content."""
+        self._pulling: tuple[MessageProto, Arrival] | None = None
+        """An incomplete message without its content, and its received pieces."""
 
     def connect(self) -> None:
-        """Connect to the server, and report the request that an earlier process has left open."""
+        """Connect to the server."""
         try:
             with _map_errors():
                 self._activate()
@@ -118,11 +114,6 @@ class Fleet:
                 text = "it closes the connection without an answer, as it does with a key that is not"
                 raise AccessDenied(f"{text} admitted") from error
             raise
-        if self._left_open:
-            with contextlib.suppress(AnswerRefused, DecodeError):
-                text = "the site was restarted while it worked on this request"
-                self.reply(_without_content(self._open.read_bytes()), text)
-            self.forget()
 
     def _activate(self) -> None:
         if self._known():
@@ -150,8 +141,7 @@ class Fleet:
             self._beat()
 
     def receive(self) -> Message | None:
-        """The next message with its content, if there is one. Until `forget`, it is reported as failed after
-        a crash.
+        """The next message with its content, if there is one.
 
         After a failure the transfer continues. A message with unreadable pieces comes without content.
         """
@@ -160,18 +150,15 @@ class Fleet:
                 response = self._client.PullMessages(fleet_api.PullMessagesRequest(node=self._node))
                 if not response.messages_list:
                     return None
-                self._head = response.messages_list[0].SerializeToString()
-                # the server hands a message out once, so a full disk must not lose it
-                with contextlib.suppress(UnskewError, OSError):
-                    disk.replace(self._open, self._head)
                 head, tree = response.messages_list[0], response.message_object_trees[0]
-                self._pulling = head.metadata.run_id, Arrival(head, tree)
+                self._pulling = head, Arrival(head, tree)
+            head, arrival = self._pulling
             try:
-                message = self._receive_content(*self._pulling)
+                message = self._receive_content(head.metadata.run_id, arrival)
             except (FleetError, httpx.HTTPError, inflatable_utils.ObjectPullError):
                 raise
             except Exception:  # an error in Flower's parsers concerns one message only
-                message = _without_content(self._head)
+                message = message_from_proto(head)
             self._pulling = None
             return message
 
@@ -208,9 +195,8 @@ class Fleet:
             send(self._client, request, [reply], self._node, message.metadata.run_id)
 
     def forget(self) -> None:
-        """Forget the open message, which was answered."""
-        self._pulling, self._left_open = None, False
-        self._open.unlink(missing_ok=True)
+        """Give up an incomplete message."""
+        self._pulling = None
 
     def leave(self) -> None:
         """Sign off at the server, if it can be reached, and close the connection."""
@@ -218,10 +204,6 @@ class Fleet:
             if self._node is not None:
                 self._client.DeactivateNode(fleet_api.DeactivateNodeRequest(node_id=self._node.node_id))
         self._client.close()
-
-
-def _without_content(head: bytes) -> Message:
-    return message_from_proto(MessageProto.FromString(head))
 
 
 @contextlib.contextmanager
@@ -256,10 +238,8 @@ def _refusal(response: httpx.Response) -> FleetError:
     return ServerUnreachable(f"it answers HTTP {response.status_code}")
 
 
-QUICK_S, IDLE_S = 0.2, 2.0
-PATIENCE = 50
-"""While nothing comes, the pause grows to this part of the silence, so that waiting costs a round two per
-cent."""
+PAUSE_S = 0.05
+"""Seconds between two requests for messages, each of which the front holds until there is news."""
 RETRY_S = 5.0
 """Longest pause before a new attempt to connect; the first pause is a tenth of it."""
 BEAT_S = LIFE_S / 4
@@ -314,10 +294,9 @@ class AnswerLoop:
 
     def _take_part(self) -> None:
         """Ask for messages and answer them. Raises FleetError when the server is lost."""
-        last = time.monotonic()
         while not self.over.is_set():
             self._send()
-            asked, message = time.monotonic(), None
+            message = None
             try:
                 message = self.fleet.receive()
             except AnswerRefused:
@@ -328,12 +307,10 @@ class AnswerLoop:
                 self.say(CONNECTED + again)
                 self._lost = None
             if message is None:
-                silence, waited = time.monotonic() - last, time.monotonic() - asked  # the front waits for us
-                self.over.wait(max(0.0, min(IDLE_S, max(QUICK_S, silence / PATIENCE)) - waited))
+                self.over.wait(PAUSE_S)
                 continue
             start = time.monotonic()
             self._ready = message, self._answer_to(message), start + message.metadata.ttl
-            last = time.monotonic()
 
     def _answer_to(self, message: Any) -> SignedMessage | str:
         """The worker's answer, or a text with the reason why there is none."""
@@ -362,7 +339,6 @@ class AnswerLoop:
             except AnswerRefused:
                 self.say("an answer was not wanted any more: its run is over")
         self._ready = None
-        self.fleet.forget()
 
     def _explain(self, error: FleetError) -> None:
         if isinstance(error, AccessDenied):

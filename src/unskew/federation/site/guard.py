@@ -116,8 +116,6 @@ class Guard:
             raise policy_refusal(f"the run has come to round {run.t} here, and round {t} is over")
         if t > run.rounds:
             raise policy_refusal(f"the study was to take {run.rounds} rounds, and this is round {t}")
-        if run.bytes >= policy.most_megabytes * 1e6:
-            raise policy_refusal(f"the run has taken {policy.most_megabytes:,g} MB (most_megabytes)")
 
     def check_hello(self, settings: Settings) -> None:
         """Check a study's settings before its model is built. Raises UsageError (E520, E521).

@@ -54,7 +54,6 @@ class Policy:
     least_batch: Annotated[int, Ge(1), "samples that a study's training batches must have"] = 4
     most_rounds: Annotated[int, Ge(1), "rounds of one study"] = 1000
     most_runs: Annotated[int, Ge(1), "runs that may begin at this site, all studies together"] = 100
-    most_megabytes: Annotated[float, Gt(0), "megabytes that one run may take out of the site"] = 100_000.0
     epsilon: Annotated[
         Annotated[float, Gt(0)] | None,
         "budget of differential privacy, all runs together, for methods that account for one (their largest"

@@ -110,7 +110,7 @@ def check_fingerprint(ticket: Ticket, fingerprint: str) -> None:
 
     The signature covers the authority and the address too, so this one comparison is enough.
     """
-    texts = ticket.fingerprints["coordinator"], fingerprint
+    texts = ticket.fingerprint, fingerprint
     expected, digits = ("".join(c for c in text.upper() if c not in ":- \t") for text in texts)
     if not set(digits) <= set("0123456789ABCDEF") or not LEAST_DIGITS <= len(digits) <= len(expected):
         pairs = len(expected) // 2

@@ -44,7 +44,6 @@ from unskew.methods import registry
 from unskew.methods.shared import sample_images
 from unskew.models import hf_folder
 from unskew.privacy.secure_aggregation import LEAST_SITES, SecureAggregation
-from unskew.round.ledger import wire_bytes
 from unskew.round.trainer import Trainer
 from unskew.runs import disclosure
 from unskew.runs.assemble import trainer_of
@@ -125,16 +124,6 @@ class Study:
         return digest_of(self.settings, self.draws)
 
     @property
-    def bytes(self) -> int:
-        """The most bytes that leave in the whole study, without scores."""
-        w, summed = self.fed.net.weights(), self.settings.secure
-        plain = encoding.plain_weights(self.method, self.fed, self.sent)
-        weights = wire_bytes(summed, {n: w[n] for n in plain}) * self.settings.rounds
-        wider = summed.bits // 32 if summed else 1  # what is summed is of float32 numbers
-        sizes = (share.max_bytes * times for _, share, times in self.shares() if share.shape)
-        return weights + wider * sum(sizes)
-
-    @property
     def epsilon(self) -> float:
         """The largest finite epsilon of the method's accounts for this site's samples; 0 without an account.
 
@@ -199,9 +188,6 @@ def check_study(policy: Policy, study: Study) -> None:
         if 0 < study.fewest(what, share) < policy.least_samples:
             text = f"fewer than {policy.least_samples} samples would stand behind a number of '{what}'"
             raise _refusal("least_samples", text)
-    if study.bytes > policy.most_megabytes * 1e6:
-        text = f"the study would send {study.bytes / 1e6:,.0f} MB, more than {policy.most_megabytes:,g}"
-        raise _refusal("most_megabytes", text)
 
 
 def _asks_sites(part: Part) -> bool:
