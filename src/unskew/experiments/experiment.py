@@ -233,8 +233,8 @@ class Experiment:
 
     methods: by the paper's name of each method, the text that `unskew run` takes for it.
     measure: the score of a run that the table reports; metric, scope: its quantity; unit: percent, or number.
-    base: by the paper's name, the method whose score in the same row and seed counts as 1 (or 100 %); "": scores
-    are not divided.
+    base: by the paper's name, the method by whose score in the same row and seed all scores are divided; "":
+    none.
     paper_rounds: the rounds of the paper's runs; by default those of the longest row of a paper's table.
     finding: how our results differ from the paper, and the explanation.
     overrides: settings for single methods, by the paper's names.

@@ -12,10 +12,10 @@ Only images are normalised: samples of shape [channels, H, W], or the images amo
                             Samples with masks have no label shares; for them only FedDyn and FedRDN
                             apply. A head without a bias, or one that two layers share, has no prior
                             for each client.
-FedDyn's server adds up the changes of all rounds, and only local steps wear the sum down, by a share of about
-lr S alpha in a round of S steps. Where that is small, rounds are long steps of hardly damped momentum, and weights
-can grow until local training diverges, as with 20 colour images a client. `clip` ends that, as in FedDyn's official
-code.
+FedDyn's server adds up the changes of all rounds, and local steps alone wear the sum down, by about a share
+of lr S alpha in a round of S steps. Where that is small, the server takes long steps with hardly any
+damping, and weights can grow until local training diverges, as with 20 colour images a client. `clip` ends
+that; FedDyn's official code has it, too.
 Differs from the paper: it has none; the pieces are those of their own pages, with FedRDN's variant "paper".
 """
 
