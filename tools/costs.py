@@ -3,7 +3,8 @@ compute.
 
 python tools/costs.py              measure every method; takes minutes
 python tools/costs.py NAME ...     measure these anew, and those that are not there yet
-python tools/costs.py TABLE ROW METHOD ...    only print what these methods of a published table cost in a row
+python tools/costs.py TABLE ROW METHOD KEY=VALUE ...    only print what a method of a published table costs in
+                                   a row, with these changes of its settings
 
 Measured is the second round of a run on the federation of `unskew check`: bytes by the ledger, computing as
 the operations of convolutions and products of matrices, those of the server left out.
@@ -14,11 +15,11 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import conv_flop_count, flop_registry
 
@@ -59,14 +60,13 @@ def measured(text: str) -> Cost:
     return cost(run, plain)
 
 
-def in_table(table: str, row: str, methods: Sequence[str]) -> None:
-    """Print what a round costs in a row of a published table."""
+def in_table(table: str, row: str, method: str, *changes: str) -> Cost:
+    """What a round costs in a row of a published table, as multiples of FedAvg's there."""
     experiment = read_experiment(table)
-    names = ["FedAvg", *(name for name in methods if name != "FedAvg")]
-    settings = [experiment.settings_of(experiment.row(row), name).replace(lanes="1") for name in names]
-    plain, *runs = (resolve(each.replace(rounds=ROUND, eval_every=ROUND)) for each in settings)
-    for name, run in zip(names[1:], runs):
-        print(name, cost(run, plain), flush=True)
+    changed = {key: yaml.safe_load(value) for key, _, value in (text.partition("=") for text in changes)}
+    changed |= {"lanes": "1", "rounds": ROUND, "eval_every": ROUND}
+    settings = (experiment.settings_of(experiment.row(row), name) for name in (method, "FedAvg"))
+    return cost(*(resolve(each.replace(**changed)) for each in settings))
 
 
 def cost(run: Run, plain: Run) -> Cost:
@@ -113,7 +113,7 @@ def main() -> None:
     """Measure what is asked for, and write the file."""
     names, asked = list(catalogue.entries()), sys.argv[1:]
     if asked and asked[0] in experiment_names():
-        return in_table(asked[0], asked[1], asked[2:])
+        return print(in_table(*asked))
     known = {name: cost for name, cost in costs().items() if name in names and asked and name not in asked}
     for name in names:
         if name not in known:
