@@ -9,6 +9,7 @@ from pathlib import Path
 
 from unskew.errors import code_pages
 from unskew.experiments import pages
+from unskew.scores import significant
 
 ROOT = Path(__file__).parents[1]
 
@@ -59,6 +60,20 @@ def test_scores_that_are_written_together_are_those_of_one_kept_run():
         )
     ]
     assert len(written) > 45
+    assert set(written) <= known
+
+
+def test_multiples_of_fedavg_that_are_written_are_those_of_kept_runs():
+    folder = ROOT / "docs" / "results"
+    known = {
+        significant(entry["ours"]["mean"], 3)
+        for result in pages.results_in(folder)
+        if result["metric"] == "bytes"
+        for entry in result["entries"]
+    }
+    text = (folder / "claims.md").read_text() + (folder / "untold.md").read_text()
+    written = re.findall(r"([\d.]+) times FedAvg's bytes", text)
+    assert len(written) >= 6
     assert set(written) <= known
 
 

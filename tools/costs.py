@@ -3,6 +3,8 @@ compute.
 
 python tools/costs.py              measure every method; takes minutes
 python tools/costs.py NAME ...     measure these anew, and those that are not there yet
+python tools/costs.py TABLE ROW METHOD KEY=VALUE ...    only print what a method of a published table costs in
+                                   a row, with these changes of its settings
 
 Measured is the second round of a run on the federation of `unskew check`: bytes by the ledger, computing as
 the operations of convolutions and products of matrices, those of the server left out.
@@ -17,14 +19,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import conv_flop_count, flop_registry
 
+from unskew.experiments.files import experiment_names, read_experiment
 from unskew.methods import catalogue, registry
 from unskew.records import client_lists
 from unskew.report.method_profile import COSTS_FILE, Cost, costs
+from unskew.round.run import Run
 from unskew.runs import conformance
 from unskew.runs.assemble import loop_of
+from unskew.runs.resolve import resolve
 
 PATH = Path(__file__).parents[1] / "src" / "unskew" / "methods" / COSTS_FILE
 ROUND = 2
@@ -49,14 +55,29 @@ class Counted(TorchDispatchMode):
 
 
 def measured(text: str) -> Cost:
-    """What a round of this method costs, as multiples of FedAvg's."""
-    (up, down, computing), (plain_up, plain_down, plain) = _round(text), _round("fedavg")
-    return Cost(up / plain_up, down / plain_down, computing / plain)
+    """What a round of this method costs on the federation of `unskew check`, as multiples of FedAvg's."""
+    run, plain = (conformance.run_for(registry.parse(name), lanes="1") for name in (text, "fedavg"))
+    return cost(run, plain)
 
 
-def _round(text: str) -> tuple[int, int, int]:
+def in_table(table: str, row: str, method: str, *changes: str) -> Cost:
+    """What a round costs in a row of a published table, as multiples of FedAvg's there."""
+    experiment = read_experiment(table)
+    changed = {key: yaml.safe_load(value) for key, _, value in (text.partition("=") for text in changes)}
+    changed |= {"lanes": "1", "rounds": ROUND, "eval_every": ROUND}
+    settings = (experiment.settings_of(experiment.row(row), name) for name in (method, "FedAvg"))
+    return cost(*(resolve(each.replace(**changed)) for each in settings))
+
+
+def cost(run: Run, plain: Run) -> Cost:
+    """What a round of a run costs, as multiples of that of a plain one."""
+    (up, down, computing), (plain_up, plain_down, plain_computing) = _round(run), _round(plain)
+    return Cost(up / plain_up, down / plain_down, computing / plain_computing)
+
+
+def _round(run: Run) -> tuple[int, int, int]:
     """(bytes up, bytes down, operations of the clients) of one round."""
-    loop, counted = loop_of(conformance.run_for(registry.parse(text), lanes="1")), Counted()
+    loop, counted = loop_of(run), Counted()
 
     def each(function: Any, items: Any) -> list[Any]:
         with counted:  # which sees what its own thread computes
@@ -91,6 +112,8 @@ def text_of(known: dict[str, Cost]) -> str:
 def main() -> None:
     """Measure what is asked for, and write the file."""
     names, asked = list(catalogue.entries()), sys.argv[1:]
+    if asked and asked[0] in experiment_names():
+        return print(in_table(*asked))
     known = {name: cost for name, cost in costs().items() if name in names and asked and name not in asked}
     for name in names:
         if name not in known:

@@ -27,7 +27,7 @@ from unskew.report.analysis.stats import holm, interval, last_best_mean10, paire
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 PAGE, HEADING = RESULTS / "default.md", "## Tables\n\n"
 DEFAULT = "unskew"
-RIVALS = ("flea(lambda2=0)", "rebafl", "fedrdn", "feddyn", "fedavg")
+RIVALS = ("flea(lambda2=0)", "rebafl", "fedrdn", "feddyn", "fedavgm(beta=0.95)", "fedavg")
 """What the default is compared with in small settings."""
 
 

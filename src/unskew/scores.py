@@ -109,6 +109,7 @@ KINDS = {
     "brier": Kind("Brier score", lower=True, share=False),
     "perplexity": Kind("perplexity", lower=True, share=False),
     "std": Kind("std", lower=True),
+    "bytes": Kind("bytes sent and received so far", lower=True, share=False),
 }
 METRICS = (
     "auroc",

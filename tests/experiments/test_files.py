@@ -91,7 +91,7 @@ def test_an_own_file_needs_methods_and_rows_only(tmp_path):
         ),
         ("methods: {A: fedavg}\nrows: {a:}\nclaims: none", "claims should be a list, got 'none'"),
         (
-            "methods: {A: fedavg, B: fedprox}\nrows: {a:}\nclaims: [{text: t, better: A, than: [B], by: -1}]",
+            "methods: {A: fedavg, B: fedprox}\nrows: {a:}\nclaims: [{text: t, falls: A, along: [[a]], by: -1}]",
             "claim 1: by should be greater than or equal to 0, got -1",
         ),
         ("methods: {3: fedavg}\nrows: {a:}", "put the method's name 3 in quotes"),

@@ -278,6 +278,47 @@ def test_which_way_is_better_is_asked_of_what_each_row_reports():
     )
 
 
+BYTES = """
+methods: {FedAvg: fedavg, Costly: fedprox}
+measure: last
+unit: number
+metric: bytes
+base: FedAvg
+rows: {one: {settings: {data: digits}}}
+claims:
+  - {text: "a twentieth more at most", better: Costly, than: [FedAvg], by: -0.05}
+  - {text: "a fifth more at most", better: Costly, than: [FedAvg], by: -0.2}
+  - {text: "less", better: FedAvg, than: [Costly]}
+"""
+
+
+def sending(seed, method, each):
+    """A run with these bytes in each of its two rounds."""
+    made = run(seed, [])
+    made.path = Path(f"{method}-{seed}")
+    made.bytes_by_round = lambda way=None: (np.array([1, 2]), np.cumsum(each).astype(float))
+    return made
+
+
+def test_bytes_are_compared_as_multiples_of_another_methods():
+    """(120 + 321) / (200 + 200) on average, though in round 1 fewer were sent: the whole run counts."""
+    experiment = parse_experiment("bytes", BYTES)
+    runs = {
+        ("one", "FedAvg"): [sending(seed, "FedAvg", [200, 200]) for seed in (0, 1, 2)],
+        ("one", "Costly"): [sending(seed, "Costly", [120, 320 + seed]) for seed in (0, 1, 2)],
+    }
+    result = result_of(experiment, runs, {"scale": 1.0, "seeds": 3})
+    base, costly = result["entries"]
+    assert (base["ours"]["mean"], base["ours"]["std"]) == (1, 0)
+    assert costly["ours"]["mean"] == pytest.approx(441 / 400)
+    assert result["curves"]["one"]["Costly"][0] == [[1, 0.6], [2, 1.1]]
+    words = [claim["verdict"] for claim in result["claims"]]
+    assert words == ["not reproduced", "reproduced", "reproduced"]
+    assert result["claims"][0]["margins"]["one"] == pytest.approx(1 - 441 / 400)
+    with pytest.raises(UsageError, match="mentions 'FedAvgg'"):
+        parse_experiment("bytes", BYTES.replace("base: FedAvg", "base: FedAvgg"))
+
+
 def test_a_claim_may_be_along_rows():
     falls = Trend("falls", "A", (("large", "middle", "small"), ("one", "two")))
     scores = {

@@ -298,6 +298,7 @@ def test_fedfa() -> None:
 @checked(*(replace(case, shape=(2, 6, 6)) for case in CASES))
 @checked(*BOTH, eps=0.05, alpha=0.001, prior=20.0)
 @checked(*BOTH, eps=1, statistics=False)
+@checked(*BOTH, clip=0.5)
 # Images of no client have no prior
 @checked(replace(Case("cnn"), sites=False))
 class Unskew(FedDyn, FedRDN):
@@ -305,6 +306,7 @@ class Unskew(FedDyn, FedRDN):
     test time.
 
         l = CE( z + log s_k, y ) - <g_k, w> + alpha/2 ||w - w_t||^2,      s_k = (1 - eps) p_k + eps a / C
+        g <- g min(1, clip / ||g||)
         a = |P| / m    P: the clients that took part in the round before, of all m; in round 1 all
         test, client k: z + log q_k,    q_kc = (n_kc + prior / C) / (n_k + prior);    images of no client: z
     Inputs, g and the merge are as in test_fedrdn.py and test_feddyn.py.
@@ -315,6 +317,7 @@ class Unskew(FedDyn, FedRDN):
     eps = 0.3
     prior = 1.0
     statistics = True
+    clip = 10.0
 
     def begin(self) -> None:
         FedDyn.begin(self)
@@ -345,6 +348,9 @@ class Unskew(FedDyn, FedRDN):
         weighed = s * seen.z.exp()
         plain = super().loss(c, seen) - super(FedDyn, self).loss(c, seen)
         return plain - ((weighed * seen.y).sum(1) / weighed.sum(1)).log().mean()
+
+    def gradient(self, c: Client) -> None:
+        torch.nn.utils.clip_grad_norm_(list(c.parameters.values()), self.clip)
 
     def answers(self) -> dict[int, Tensor]:
         plain = {k: self.evaluated(self.w, self.tests_of(k))[0] for k in range(self.clients)}

@@ -38,6 +38,8 @@ Terms = list[tuple[int, str, str]]
 class Claim:
     """The claim that `better` exceeds every method of `than` by at least `by` points in each of `rows`.
 
+    With a negative `by` the claim is that `better` is at most so many points behind.
+
     rows: all rows if empty. measure: the score compared, by default the one that the table reports;
     "stability" is the deviation over late rounds, where lower is better. For a score that is better
     when lower, such as rmse, `better` lies below the others. less: pairs of methods (a, b); with pairs, the
@@ -49,7 +51,7 @@ class Claim:
     text: str
     better: str
     than: tuple[str, ...]
-    by: Annotated[float, Ge(0)] = 0.0
+    by: Annotated[float, Ge(-1_000_000)] = 0.0
     measure: str = ""
     rows: tuple[str, ...] = ()
     less: tuple[tuple[str, str], ...] = ()
@@ -232,6 +234,8 @@ class Experiment:
 
     methods: by the paper's name of each method, the text that `unskew run` takes for it.
     measure: the score of a run that the table reports; metric, scope: its quantity; unit: percent, or number.
+    base: by the paper's name, the method by whose score in the same row and seed all scores are divided; "":
+    none.
     paper_rounds: the rounds of the paper's runs; by default those of the longest row of a paper's table.
     finding: how our results differ from the paper, and the explanation.
     overrides: settings for single methods, by the paper's names.
@@ -249,6 +253,7 @@ class Experiment:
     metric: str = "accuracy"
     scope: str = "global"
     unit: Literal["percent", "number"] = "percent"
+    base: str = ""
     paper_rounds: Annotated[int, Ge(0)] = 0
     finding: str = ""
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -62,6 +62,7 @@ def _check_names(experiment: Experiment, where: str) -> None:
     method nor a seed."""
     mentioned = [method for row in experiment.rows for method in row.published]
     mentioned += [method for claim in experiment.claims for method in claim.methods]
+    mentioned += [experiment.base] if experiment.base else []
     for method in [*mentioned, *experiment.overrides]:
         if method not in experiment.methods:
             near = suggestion(method, experiment.methods)

@@ -158,13 +158,14 @@ def with_methods(experiment: Experiment, methods: Sequence[str]) -> Experiment:
 
 
 def select(experiment: Experiment, rows: Sequence[str] = (), methods: Sequence[str] = ()) -> Selection:
-    """The named rows and methods, in the experiment's order; all of them if none is named.
+    """The named rows and methods, in the experiment's order; all of them if none is named. The method that
+    others are divided by is always among them.
 
     rows: names of rows, or prefixes of names. methods: the paper's names or ours.
     Raises UsageError (E126) for an unknown name, DataError (E402) if no selected row has its data here.
     """
     row_names = {name for text in rows for name in _rows_named(experiment, text)}
-    method_names = {name for text in methods for name in _methods_named(experiment, text)}
+    method_names = {experiment.base, *(n for text in methods for n in _methods_named(experiment, text))}
     chosen = [row for row in experiment.rows if not rows or row.name in row_names]
     runnable = [row for row in chosen if row.has_data]
     if not runnable:

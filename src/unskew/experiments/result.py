@@ -128,7 +128,7 @@ class TableResult(TypedDict):
     schedules were not shortened. superseded: the reason, by method or row of which a correction has changed
     the numbers; claims on them have no verdict. terms: sentences on unusual terms of scoring; in old results
     also dropped. privacy: by row, method and Part. curves: by row, method and seed, the points [round, value
-    in the table's unit].
+    in the table's unit]. base: the method that others are divided by, if there is one.
     """
 
     experiment: str
@@ -156,6 +156,7 @@ class TableResult(TypedDict):
     open: list[str]
     dropped: NotRequired[list[str]]
     superseded: NotRequired[dict[str, str]]
+    base: NotRequired[str]
     terms: NotRequired[list[str]]
     privacy: dict[str, dict[str, dict[str, Any]]]
     curves: dict[str, dict[str, list[list[list[float]]]]]
@@ -172,6 +173,7 @@ def result_of(experiment: Experiment, runs: Runs, facts: Mapping[str, Any]) -> T
     document = {
         "experiment": experiment.name,
         **{name: getattr(experiment, name) for name in DESCRIPTION},
+        **({"base": experiment.base} if experiment.base else {}),
         **facts,
         "rows": {row.name: _row(experiment, row, runs, facts["scale"]) for row in experiment.rows},
         "entries": entries_of(experiment, runs, facts["scale"]),
@@ -210,8 +212,10 @@ def entries_of(experiment: Experiment, runs: Runs, scale: float = 1.0) -> list[d
 def _entries_of_row(
     experiment: Experiment, row: TableRow, runs: Mapping[str, Sequence[RunData]], scale: float
 ) -> list[dict[str, Any]]:
+    bases = {run.seed: run for run in runs.get(experiment.base, ())}
     by_seed = {
-        method: {run.seed: scores_of(run, experiment, row) for run in group} for method, group in runs.items()
+        method: {run.seed: scores_of(run, experiment, row, bases.get(run.seed)) for run in group}
+        for method, group in runs.items()
     }
     reported = {
         m: {seed: s[experiment.measure] for seed, s in scores.items()} for m, scores in by_seed.items()
@@ -260,13 +264,19 @@ def _lead(method: str, scores: Mapping[str, Mapping[int, float]], which: Kind) -
     )
 
 
-def series_of(run: RunData, experiment: Experiment, row: TableRow) -> tuple[np.ndarray, np.ndarray]:
-    """(rounds, values in the table's unit) of the quantity that a row reports.
+def series_of(
+    run: RunData, experiment: Experiment, row: TableRow, base: RunData | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """(rounds, values in the table's unit) of the quantity that a row reports, or its multiples of `base`'s.
 
     Both are empty if a scaled-down run ends before the round at which the row is read. The score of an attack
     counts as the value of the last round. Raises UsageError (E109) for the main score of another task, and
     for percent of a score that is no share.
     """
+    if base is not None:
+        (rounds, values), (of_base, divisors) = (series_of(r, experiment, row) for r in (run, base))
+        common, ours, theirs = np.intersect1d(rounds, of_base, return_indices=True)
+        return common, values[ours] / divisors[theirs] * (100 if experiment.unit == "percent" else 1)
     factor = 100 if experiment.unit == "percent" else 1
     if row.attack:
         value = _attack_value(run, row, "value")
@@ -278,19 +288,27 @@ def series_of(run: RunData, experiment: Experiment, row: TableRow) -> tuple[np.n
         raise UsageError(
             "E109", f"{where} reports {metric}, and these runs have {run.metric}; say metric: {run.metric}."
         )
-    if not kind(metric).share and experiment.unit == "percent":
+    if not (kind(metric).share or experiment.base) and experiment.unit == "percent":
         raise UsageError(
             "E109", f"{where}: {metric} is a number in a unit of its own, not a share; say unit: number."
         )
-    rounds, values = stats.trained_rounds(run, row.scope or experiment.scope, row.metric or experiment.metric)
+    if metric == "bytes":
+        rounds, values = run.bytes_by_round()
+    else:
+        rounds, values = stats.trained_rounds(
+            run, row.scope or experiment.scope, row.metric or experiment.metric
+        )
     reached = len(rounds) > 0 and rounds[-1] >= row.at
     counted = (rounds <= (row.at or math.inf)) & reached
     return rounds[counted], values[counted] * factor
 
 
-def scores_of(run: RunData, experiment: Experiment, row: TableRow) -> dict[str, float]:
-    """The last, best, mean10 and stability of one run in a row, in the table's unit."""
-    series = series_of(run, experiment, row)
+def scores_of(
+    run: RunData, experiment: Experiment, row: TableRow, base: RunData | None = None
+) -> dict[str, float]:
+    """The last, best, mean10 and stability of one run in a row, in the table's unit; of multiples of `base`'s
+    scores if there is one."""
+    series = series_of(run, experiment, row, base)
     lower = kind(quantity_of(experiment, row, run.metric)).lower
     return {name: verdicts.score(*series, name, lower) for name in SCORES}
 
@@ -371,7 +389,8 @@ def _largest_epsilon(account: Mapping[str, Any]) -> tuple[int, float]:
 def _curves(experiment: Experiment, runs: Runs) -> dict[str, dict[str, list[list[list[float]]]]]:
     curves: dict[str, dict[str, list[list[list[float]]]]] = {}
     for (row, method), group in runs.items():
-        series = [series_of(run, experiment, experiment.row(row)) for run in group]
+        bases = {run.seed: run for run in runs.get((row, experiment.base), ())}
+        series = [series_of(run, experiment, experiment.row(row), bases.get(run.seed)) for run in group]
         points = [[[int(t), float(f"{value:.4g}")] for t, value in zip(*one)] for one in series]
         curves.setdefault(row, {})[method] = points
     return curves

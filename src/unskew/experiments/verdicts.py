@@ -142,8 +142,8 @@ def _word(outcomes: Sequence[str | tuple[bool, bool]], places: str) -> str:
 
 
 def _meets(claim: Claim | Trend, points: float) -> bool:
-    """Whether a margin meets the claim; a tie does not."""
-    return points > 0 and points >= claim.by
+    """Whether a margin meets the claim; a tie is no lead."""
+    return points >= claim.by if claim.by else points > 0
 
 
 def _scores(

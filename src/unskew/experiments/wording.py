@@ -71,6 +71,8 @@ def note(result: TableResult) -> str:
 def _reported(result: TableResult) -> str:
     """What the rows report and in which round, each with its rows if there are several."""
     percent, last = " in %" if result["unit"] == "percent" else "", last_round(result)
+    if base := result.get("base"):
+        percent = f"{percent} of {base}'s" if percent else f" as a multiple of {base}'s"
     rows: dict[str, dict[str, None]] = {}
     for entry in result["entries"]:
         record = result["rows"][entry["row"]]

@@ -3,7 +3,7 @@
 Client: CE(z + log s_k, y),    s_k = (1 - eps) p_k + eps a / C
         p_k: the client's label shares (ReBaFL's relaxed prior)
         a: the share of clients with samples that answered the last round, 1 in the first
-        and FedDyn's terms and merge, with alpha
+        and FedDyn's terms and merge, with alpha; gradients have a norm of at most `clip`
 Inputs: FedRDN: every time an image is drawn, it is normalised with the statistics of a random
         client
 Test:   the global model is used unchanged; a client's own score is that of
@@ -12,6 +12,10 @@ Only images are normalised: samples of shape [channels, H, W], or the images amo
                             Samples with masks have no label shares; for them only FedDyn and FedRDN
                             apply. A head without a bias, or one that two layers share, has no prior
                             for each client.
+FedDyn's server adds up the changes of all rounds, and local steps alone wear the sum down, by about a share
+of lr S alpha in a round of S steps. Where that is small, the server takes long steps with hardly any
+damping, and weights can grow until local training diverges, as with 20 colour images a client. `clip` ends
+that; FedDyn's official code has it, too.
 Differs from the paper: it has none; the pieces are those of their own pages, with FedRDN's variant "paper".
 """
 
@@ -23,8 +27,9 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Share, Tensor, Tree, Trip, Ups, Weights
-from unskew.formats.setting_ranges import Fraction
+from unskew.formats.setting_ranges import Fraction, Positive
 from unskew.methods.bsm import conflicts_of_prior
+from unskew.methods.clip_gradients import ClipGradients
 from unskew.methods.feddyn import FedDyn
 from unskew.methods.fedrdn import FedRDN
 from unskew.methods.shared import sample_images
@@ -59,6 +64,7 @@ class Unskew(FedDyn):
     statistics: Annotated[
         bool, "normalise images with the statistics of clients drawn at random (FedRDN)"
     ] = True
+    clip: Annotated[Positive, "the largest norm of a gradient, over all weights together"] = 10.0
     name = "unskew"
     plain_loss = True
     family = "classifier"
@@ -116,6 +122,9 @@ class Unskew(FedDyn):
         # up for more.
         # The shares need not sum to 1: a factor common to all classes changes no cross-entropy.
         return z + ((1 - self.eps) * c.counts / c.n + self.eps * c.down["answered"] / c.fed.classes).log()
+
+    def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
+        return ClipGradients(self.clip).grad(g, w, c)
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         merged, of_feddyn = super().merge(w, s, ups, fed)
