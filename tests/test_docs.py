@@ -21,8 +21,7 @@ def test_generated_pages_are_up_to_date():
 
 
 def test_the_pages_of_kept_results_say_what_is_kept():
-    """A page that was changed by hand, or not made again after its words changed, says something else than
-    its numbers."""
+    """A page changed by hand, or not made again, says something else than its numbers."""
     folder = ROOT / "docs" / "results"
     results = pages.results_in(folder)
     texts = {result["page"]: pages.markdown_page(result) for result in results}
@@ -32,8 +31,7 @@ def test_the_pages_of_kept_results_say_what_is_kept():
 
 
 def scores_of(results):
-    """(last, best, mean of ten) of every method in every row, in the mean over a page's rows, and over what a
-    Part is on top of."""
+    """(last, best, mean of ten) of methods by row, over a page's rows, and over what a Part is on top of."""
     for result in results:
         groups: dict[tuple[str, ...], list[tuple[float, ...]]] = {}
         for entry in result["entries"]:

@@ -17,8 +17,7 @@ BAR = re.compile(r'<progress value="(\d+)" max="(\d+)"></progress> (.*)')
 
 @pytest.fixture
 def bars(monkeypatch):
-    """What a notebook would show, in order, as (done, total, text); there is a kernel only where `bars` is
-    asked for."""
+    """What a notebook would show, in order, as (done, total, text); only with `bars` is there a kernel."""
     seen: list[tuple[int, int, str]] = []
 
     class Handle:

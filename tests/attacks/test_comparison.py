@@ -1,5 +1,4 @@
-"""`compare --privacy`: every finished run is attacked once, beside its score and epsilon, and nothing that
-hinders it fails."""
+"""`compare --privacy`: every finished run is attacked once, beside its score and epsilon."""
 
 from __future__ import annotations
 
@@ -139,8 +138,7 @@ def test_what_cannot_be_attacked_is_told_and_fails_nothing(compared, monkeypatch
 
 
 def test_what_is_pooled_over_seeds_is_of_one_thing():
-    """One seed's age in years squared was averaged with another's scan, where each was the furthest of its
-    seed."""
+    """One seed's age in years squared was averaged with another's scan, the furthest of each seed."""
 
     def run(*scores: tuple[str, float, float]) -> Any:
         base = {"payload": "f", "metric": "MSE", "low": None, "high": None, "ceiling": 0.0, "main": True}

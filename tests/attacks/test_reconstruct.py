@@ -127,8 +127,7 @@ def test_what_a_decoder_learns_does_not_depend_on_the_unit_of_samples(decoder, m
 
 @pytest.mark.parametrize(("background", "colour"), [(0.0, 1.0), (1.0, 0.0)])
 def test_a_marker_can_be_seen_on_what_is_behind_it(background, colour):
-    """On a white background a marker in the brightest colour was the background: AUC 0.47, as if activations
-    showed nothing."""
+    """On white a marker in the brightest colour was the background: AUC 0.47."""
     x = torch.full((5, 1, 8, 8), background)
     x[:, :, 6:, 6:] = 1 - background
     marker = Marker.on(x, 3)

@@ -54,8 +54,7 @@ def test_prototypes_of_one_sample_tell_more_than_those_of_many(rebafl):
 
 
 def test_prototypes_with_noise_are_attacked_as_they_were_sent(tmp_path):
-    """Those of a few samples were computed without the noise, and a class that its noise hides ended in
-    torch's words."""
+    """Those of a few samples were computed without the noise; a class that noise hides was a traceback."""
     pytest.importorskip("dp_accounting")
     scene = Scene(trained(tmp_path / "little", "fedproto+dpsgd(sums_noise=0.4)", samples=40))
     listed = Prototype(samples=20, behind=(1,), own=60, steps=5, clients=1).attempt(scene, 0).scores
@@ -100,8 +99,7 @@ def test_means_of_few_records_are_matched_once_the_noise_is_small(tmp_path):
 
 
 def test_every_seed_of_an_attack_reads_payloads_that_were_computed_again_once(tmp_path, monkeypatch):
-    """A round costs what training it cost; the attacker draws anew with each seed, and the run's payloads
-    stay as they are."""
+    """A round costs what training it cost; each seed draws the attacker's numbers alone anew."""
     few = {"samples": 6, "clients": 4, "model": "cnn_small", "rounds": 3}
     scene = Scene(trained(tmp_path, "feddpms(alpha=20,least=1,mechanism=single,width=8)", **few))
     began, rounds = [], scene.rounds

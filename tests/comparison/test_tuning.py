@@ -1,5 +1,4 @@
-"""A comparison that tunes first: as many trials for each, never on test samples, to the same end after a
-kill."""
+"""A comparison that tunes first: as many trials each, never on test samples, the same after a kill."""
 
 from __future__ import annotations
 

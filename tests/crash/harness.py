@@ -60,8 +60,7 @@ def train(folder: Path, method: str, stop_after: int = 0) -> None:
 
 
 def end(run: Path) -> tuple[object, ...]:
-    """What must be equal: the weights as a file, every row but for the seconds, and the pictures of the
-    measures."""
+    """What must be equal: the weights as a file, every row but for seconds, and pictures of measures."""
     tree, facts = checkpoints.read(run / checkpoints.LATEST)
     rows = [
         json.loads(line)
@@ -74,8 +73,7 @@ def end(run: Path) -> tuple[object, ...]:
 
 
 def in_a_child(work: Callable[[], None], kill_after_s: float | None = None) -> bool:
-    """Do work in a forked process, which is killed after some seconds unless it is done before. Returns
-    whether it was."""
+    """Do work in a forked process, killed after some seconds unless done before. Returns whether it was."""
     child = os.fork()
     if not child:
         code = 1
@@ -100,8 +98,7 @@ def in_a_child(work: Callable[[], None], kill_after_s: float | None = None) -> b
 
 
 def kills(method: str, count: int, rng: random.Random, folder: Path) -> None:
-    """Kill runs of a method until it was done so many times, each at a random moment; the bits stay the
-    same."""
+    """Kill runs of a method so many times, each at a random moment; the bits stay the same."""
     began = time.monotonic()
     assert in_a_child(lambda: train(folder / "straight", method))
     took_s, expected, killed, attempt = time.monotonic() - began, end(folder / "straight" / "r"), 0, 0

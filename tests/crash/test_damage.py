@@ -1,5 +1,4 @@
-"""What a resumed run reads is what was written: every file that it reads is damaged here, and the data
-changed."""
+"""What a resumed run reads is what was written: its files are damaged here, and the data changed."""
 
 from __future__ import annotations
 

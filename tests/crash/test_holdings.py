@@ -1,5 +1,4 @@
-"""The index of private state: as long as its rounds, cut to what a checkpoint vouches for, and never read
-when it is damaged."""
+"""The index of private state: cut to what a checkpoint vouches for, and never read when damaged."""
 
 from __future__ import annotations
 
@@ -123,8 +122,7 @@ def test_files_stay_while_this_checkpoint_or_the_one_before_refers_to_them(tmp_p
 
 
 def test_an_interruption_at_any_step_of_a_save_loses_nothing(tmp_path, runs, monkeypatch):
-    """Every operation by which a save changes the disk fails once, of a run that goes on from there each
-    time."""
+    """Every operation of a save on the disk fails once, of a run that goes on from there each time."""
     for step in range(1, 60, 4):
         done = 0
 

@@ -23,8 +23,7 @@ rng = np.random.default_rng(0)
 
 
 def federation(sites: list[list[int]], shift: float = 0.0, width: int = 6) -> Federation:
-    """Images [1, width, width] of unit normal pixels; each site's labels as listed, every second site
-    brighter by `shift`."""
+    """Images [1, width, width] of unit normal pixels; every second site is brighter by `shift`."""
     y = np.array([label for site in sites for label in site], np.int64)
     owner = np.repeat(np.arange(len(sites)), [len(site) for site in sites])
     x = np.random.default_rng(1).standard_normal((len(y), 1, width, width)).astype(np.float32)
@@ -40,8 +39,7 @@ APART = [[k % 3] * 120 for k in range(6)]
 
 
 def test_label_skew_by_hand():
-    """Two sites of one class each, p = (1/2, 1/2): TV = 1/2; chance 1/2 * 2 sqrt(1 / (2 pi n)) = 0.0399 for n
-    = 100."""
+    """Two sites of one class each: TV = 1/2; chance 1/2 * 2 sqrt(1 / (2 pi n)) = 0.0399 for n = 100."""
     counts = np.array([[100.0, 0.0], [0.0, 100.0]])
     assert label_skew(counts, counts.sum(1)) == pytest.approx(0.5 - 1 / np.sqrt(2 * np.pi * 100), abs=1e-6)
 
@@ -58,8 +56,7 @@ def test_feature_skew_by_hand():
 
 
 def test_feature_skew_is_the_distance_in_standard_deviations():
-    """Brightness of a 6x6 image varies by 1/6 within a class, so sites 0.25 to either side lie 1.5 deviations
-    apart."""
+    """A 6x6 image's brightness varies by 1/6, so sites 0.25 to either side lie 1.5 deviations apart."""
     sites = numbers_of(federation(ALIKE, shift=0.5))
     brightness, contrast = 1.5, 0.0
     assert feature_skew(sites) == pytest.approx((brightness + contrast) / 2, abs=0.12)
@@ -67,8 +64,7 @@ def test_feature_skew_is_the_distance_in_standard_deviations():
 
 
 def test_label_skew_does_not_read_as_feature_skew():
-    """Classes differ in brightness by three deviations, so sites of one class do; within classes nothing
-    differs."""
+    """Classes differ in brightness by three deviations, so sites of one class do; nothing else differs."""
     skews = skews_of(numbers_of(federation(APART)))
     assert skews.label_skew > 0.5
     assert skews.missing == pytest.approx(2 / 3)
@@ -77,8 +73,7 @@ def test_label_skew_does_not_read_as_feature_skew():
 
 
 def test_mixtures_of_classes_do_not_read_as_feature_skew():
-    """Sites with 3 : 1 and 1 : 3 of two classes differ in brightness by 1.5 deviations, all of it explained
-    by labels."""
+    """Sites with 3 : 1 and 1 : 3 of two classes differ by 1.5 deviations, all explained by labels."""
     skews = skews_of(numbers_of(federation([[0, 0, 0, 1] * 30, [0, 1, 1, 1] * 30] * 3)))
     assert skews.feature_skew is not None
     assert skews.feature_skew < 0.1
@@ -106,8 +101,7 @@ def test_absence_is_that_of_the_rounds(text: str, share: float):
 
 
 def test_few_samples_leave_no_mean():
-    """What leaves a site with fewer than FEWEST samples are its counts; a mean of one sample would be the
-    sample."""
+    """What leaves a site with fewer than FEWEST samples are counts; a mean of one would be the sample."""
     tiny, enough = numbers_of(federation([[0] * (FEWEST - 1), [0] * FEWEST]))
     assert tiny.mean is None
     assert not tiny.sums.any()

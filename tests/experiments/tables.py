@@ -1,5 +1,4 @@
-"""Small tables that tests run: of accuracies, of attacks, and one with privacy to account
-for."""
+"""Small tables that tests run: of accuracies, of attacks, and one with privacy to account for."""
 
 from pathlib import Path
 

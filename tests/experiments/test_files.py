@@ -1,5 +1,4 @@
-"""Every experiment's file holds together, a user's own is read as ours are, and what does not hold together
-is refused."""
+"""Every experiment's file holds together, a user's own is read as ours are, others are refused."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ def test_every_file_holds_together(name):
 
 
 def test_the_papers_own_numbers_bear_out_the_claims_they_make():
-    """A slip in copying a table would show: the published margins of its main claim are positive, as the
-    paper says."""
+    """A slip in copying a table would show: the published margins of its main claim are positive."""
     for name, text in (
         ("flea-table1", "FLea exceeds FedMix"),
         ("rebafl-table1", "ReBaFL is best"),

@@ -1,5 +1,4 @@
-"""Rows of a table that report what an attack finds: made once, kept beside the run, bounded, and refused by
-name."""
+"""Rows of a table that report what an attack finds: made once, kept beside the run, and bounded."""
 
 from __future__ import annotations
 

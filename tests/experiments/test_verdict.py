@@ -258,8 +258,7 @@ def of_errors(method, seed, error):
 
 
 def test_which_way_is_better_is_asked_of_what_each_row_reports():
-    """A mean over clients is in the unit of the main score: of an error, the method that errs more was held
-    to be better."""
+    """A mean over clients is in the main score's unit: of errors, the larger was held to be better."""
     experiment = parse_experiment("errors", ERRORS)
     runs = {
         (row.name, method): [of_errors(method, seed, error + seed) for seed in (0, 1)]

@@ -1,5 +1,4 @@
-"""In which words a table is told: what its numbers are, and how they came about, from the kept result
-alone."""
+"""In which words a table is told: what its numbers are and how they came about, from the kept result."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Arguments read from annotations: their types, ranges and meanings in words, and values converted or
-refused."""
+"""Arguments read from annotations: types, ranges and meanings in words, and values checked."""
 
 from __future__ import annotations
 

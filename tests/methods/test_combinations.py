@@ -65,8 +65,7 @@ def test_what_makes_no_sense_together_is_refused(text: str, why: str) -> None:
     ],
 )
 def test_a_server_does_not_learn_from_what_clients_keep(text: str, why: str) -> None:
-    """It would have taken the weights that these began with for theirs, or trained a head that nobody
-    receives."""
+    """It would have taken their first weights for theirs, or trained a head that nobody receives."""
     with pytest.raises(UsageError, match=f"E108 '.*' cannot run here: {why}"):
         resolve(conformance.short_settings(), conformance.small_federation(), registry.parse(text))
 
@@ -83,8 +82,7 @@ def test_a_server_learns_from_what_clients_share_beside_what_they_keep(text: str
 
 
 def scored(text: str) -> tuple[dict[tuple[str, str], float], float]:
-    """(scope, metric) -> the score after a round in which half of the clients took part; and the server's
-    model's accuracy."""
+    """(the score by (scope, metric) after a round of half of the clients, the server's model's accuracy)."""
     loop = loop_of(conformance.run_for(registry.parse(text), rounds=1, availability="sample:0.5"))
     try:
         state, told = loop.round(loop.begin(), 1)
@@ -185,8 +183,7 @@ def test_logits_that_a_loss_of_its_own_would_not_see_are_not_changed(own):
 
 @pytest.mark.parametrize("mixing", ["flea", "feddpms"])
 def test_a_prior_of_the_clients_own_labels_does_not_meet_mixtures(mixing):
-    """Half of every mixed label is the buffer's, and the loss was corrected by the client's own
-    labels."""
+    """Half of every mixed label is the buffer's, and the loss was corrected by the client's own labels."""
     for prior in ("rebafl(mu=0)", "rebafl", "rebafl(eps=1, form=additive)", "fedrs", "bsm", "fedlc"):
         with pytest.raises(UsageError, match=r"E107 .* cannot be combined: .* the other brings"):
             registry.parse(f"{mixing}+{prior}")
@@ -211,8 +208,7 @@ def test_a_method_prints_as_it_is_written():
 
 
 def test_fedbn_is_refused_where_there_is_nothing_to_keep():
-    """On a model without batch normalisation it was FedAvg to the bit, also in the first commands of the
-    docs."""
+    """On a model without batch normalisation it was FedAvg to the bit, also in the docs."""
     with pytest.raises(
         UsageError, match="E108 'fedbn' cannot run here: the model has no batch normalisation"
     ):

@@ -152,8 +152,7 @@ class Misspelt(Part):
 
 @dataclass(frozen=True)
 class Spread(Part):
-    """Takes the mean of a number for every sample and class, which a batch of as many samples as classes let
-    pass."""
+    """Takes the mean of numbers by sample and class, which a batch as large as the classes let pass."""
 
     name: ClassVar[str] = "spread"
 

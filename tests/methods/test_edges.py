@@ -50,8 +50,7 @@ def ups(*values, sizes=None, shares=None, part="", weighting="size"):
     [("fedcm", "pull", "delta", "before"), ("mofedsam", "length", "m", "w")],
 )
 def test_momentum_keeps_its_size_where_clients_take_unequal_numbers_of_steps(name, length, m, before):
-    """Two clients take 1 and 9 steps of 0.1, all with the gradient 1; weighed by size, the momentum was
-    1.64."""
+    """Two clients take 1 and 9 steps of 0.1 along 1; weighed by size, the momentum was 1.64."""
     method = registry.parse(name)
     (part,) = method.parts
     s = {m: {"w": torch.zeros(1)}, before: {"w": torch.zeros(1)}, length: torch.ones(())}

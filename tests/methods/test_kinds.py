@@ -1,5 +1,4 @@
-"""What a Share discloses, and how many samples stand behind its numbers: as methods declare it, and where it
-is shown."""
+"""What a Share discloses, and how many samples stand behind its numbers, as methods declare it."""
 
 from __future__ import annotations
 

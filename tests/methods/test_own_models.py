@@ -1,5 +1,4 @@
-"""Weights that a Part keeps at clients beside the model are trained by that Part alone, whatever else is in
-the method."""
+"""Weights that a Part keeps at clients beside the model are trained by that Part alone."""
 
 from __future__ import annotations
 

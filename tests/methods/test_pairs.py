@@ -86,8 +86,7 @@ def test_pairs(pair):
 
 
 def test_how_many_pairs_are_refused():
-    """The reasons are few: two merges, two ways to weigh clients, two normalisations, masks and mixtures, no
-    common model."""
+    """The reasons are few: two merges, weightings or normalisations, masks and mixtures, no common model."""
     reasons = {(a, b): refusal(f"{a}+{b}") for a, b in combinations(NAMES, 2)}
     refused = {pair: why for pair, why in reasons.items() if why}
     assert {("fedrdn", "norm"), ("fedavgm", "fednova"), ("bsm", "flea")} <= refused.keys()

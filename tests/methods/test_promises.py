@@ -1,5 +1,4 @@
-"""What a user's own Part reads, promises and combines with: each mistake ends in one sentence, where a number
-stood in before."""
+"""What a user's own Part reads, promises and combines with: each mistake ends in one sentence."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ class Flat(Part):
     ],
 )
 def test_a_loss_that_is_not_there_or_that_nothing_covers_is_not_read(beside, changes, why):
-    """A merge by losses saw one mean for all, or 0, and was the plain mean; beside `dpsgd` it read what no
-    epsilon counts."""
+    """A merge by losses saw one mean, or 0; beside `dpsgd` it read what no epsilon counts."""
     method = Method(ByLoss(), *(registry.parse(beside).parts if beside else ()))
     with pytest.raises(UsageError, match=f"E108 a hook reads the loss of single clients, and {why}"):
         conformance.train_run(method, rounds=2, **changes)

@@ -172,8 +172,7 @@ def test_every_wrong_value_is_refused_at_construction(name):
 
 @pytest.mark.parametrize("text", PAIRS)
 def test_wrong_texts_and_pairs_are_refused(text):
-    """`naivemix(per_batch=True, a=-1)` trained; a setting that does not count was ignored without a
-    word."""
+    """`naivemix(per_batch=True, a=-1)` trained; a setting that does not count was ignored without a word."""
     with pytest.raises(UsageError, match="E102 ") as caught:
         registry.parse(text)
     assert "\n" not in caught.value.text

@@ -149,8 +149,7 @@ class Silent(Numbered):
 
 
 def test_every_reader_says_that_a_part_hands_on_which_dispatches_and_does_not_say_it():
-    """Explain and the lines before round 1, the ledger, attacks, the method's page, its profile and a site's
-    policy."""
+    """Explain, the lines before round 1, the ledger, attacks, the method's page and a site's policy."""
     silent, words = Silent(), "what it makes for each of them"
     made = conformance.loop_for(Method(silent), lanes="8")
     try:
@@ -195,8 +194,7 @@ def test_what_leaves_is_what_it_returns_and_what_is_kept_is_what_was_trained(lan
 
 @dataclass(frozen=True)
 class Steps(Part):
-    """Counts its steps in a leaf that begins as a private one; another leaf is what the first was one step
-    before."""
+    """Counts its steps in a leaf that begins as a private one; another is the first of a step before."""
 
     name: ClassVar[str] = "steps"
     leaf: str = "now"

@@ -108,8 +108,7 @@ def trained(model: nn.Module, method: str) -> unskew.Result:
 
 
 def dense_or_convolved() -> tuple[nn.Module, nn.Module]:
-    """Two models that compute the same: a convolution over the whole map is a dense layer on its flattened
-    numbers."""
+    """Two equal models: a convolution over the whole map is a dense layer on its flattened numbers."""
     torch.manual_seed(0)
     first, dense, convolution = nn.Conv2d(2, 2, 1), nn.Linear(D, CLASSES), nn.Conv2d(2, CLASSES, 4)
     with torch.no_grad():
@@ -134,8 +133,7 @@ def dense_or_convolved() -> tuple[nn.Module, nn.Module]:
     ],
 )
 def test_the_head_is_the_layer_that_answers_wherever_it_was_made(made, head):
-    """It was the dense layer that was made last, so FedPer kept a gate, and FedProto took its input for
-    features."""
+    """It was the dense layer made last: FedPer kept a gate, and FedProto took its input for features."""
     model = check_module(made(), SHAPE, CLASSES)
     assert Network(model, SHAPE).head == Network(model, SHAPE).copy().head == head
 

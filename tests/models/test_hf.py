@@ -175,8 +175,7 @@ def test_only_adapters_and_the_head_train_and_leave(folders, kind):
 
 
 def odd(place: Path, kind: str) -> str:
-    """A tiny model of an architecture that sees its tokens in a way of its own; names are those of its class
-    and what is odd."""
+    """A tiny model of an architecture that sees its tokens in a way of its own."""
     import transformers as t
 
     few = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -209,8 +208,7 @@ ODD = ["modernbert", "mistral", "gemma3", "gemma3 both ways", "qwen2", "bert as 
 
 @pytest.mark.parametrize("kind", ODD)
 def test_tokens_see_what_the_model_lets_them_see(folders, tmp_path, kind):
-    """Some layers see near tokens only, and some decoders both ways; with another mask every answer would be
-    another."""
+    """Some layers see near tokens only, some decoders both ways; another mask gives other answers."""
     import transformers as t
 
     path = odd(tmp_path / "m", kind)

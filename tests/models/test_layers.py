@@ -1,5 +1,4 @@
-"""What users' models are made of: served as torch would, or refused in one sentence before anything
-trains."""
+"""What users' models are made of: served as torch would, or refused before anything trains."""
 
 from __future__ import annotations
 
@@ -60,8 +59,7 @@ def test_normalisation_that_nobody_can_average_is_refused(norm, words):
     ],
 )
 def test_normalisation_trains_as_in_torch(lanes, norm, flat):
-    """One client, whole batches, against torch.optim; as long as the rows fill a batch and where they do
-    not."""
+    """One client, whole batches, against torch.optim; where rows fill a batch and where they do not."""
     module = with_norm(norm(), flat)
     result = trained(module, clients=1, batch=37, lanes=lanes, rounds=1, lr=0.05)
     plain = copy.deepcopy(module).double().train()

@@ -71,8 +71,7 @@ def test_the_engines_weights_are_those_of_the_plain_loop(lanes, momentum, model)
 
 @pytest.mark.parametrize("lanes", ["1", "8"])
 def test_every_sample_has_numbers_of_its_own_whatever_the_other_clients_draw(lanes):
-    """FedRDN beside it: each image is normalised by the pair that its own number picks, once for each time it
-    is drawn."""
+    """FedRDN beside it: an image is normalised by the pair its own number picks, once per draw."""
     method = registry.parse(f"fedrdn+dpsgd(clip={CLIP}, noise_multiplier={NOISE}, sums_noise=0.1)")
     loop = conformance.loop_for(
         method, lanes=lanes, model="mlp(hidden=(8,))", epochs=EPOCHS, batch=BATCH, lr=LR

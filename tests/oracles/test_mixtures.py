@@ -235,8 +235,7 @@ class FedAMP(Dispatched):
 
 
 def test_a_client_without_samples_sends_back_its_mixture() -> None:
-    """Of three, the last one: in round 2 its model is u_2 of round 1, 2 * 0.25 / e of the others' 1, and no
-    longer 0."""
+    """Of three, the last one: in round 2 its model is u_2 of round 1, 2 * 0.25 / e of the others' 1."""
     fed = SimpleNamespace(clients=3, shared=("w",), sizes=np.array([1, 1, 0]))
     s = {"v": {"w": torch.zeros(3, 1)}, "u": {"w": torch.zeros(3, 1)}}
     replies = Ups.of([Sent(k, 1.0, {"w": torch.ones(1)}) for k in (0, 1)], 1)
@@ -412,8 +411,7 @@ class FedCAC(Dispatched):
 
 
 def test_a_third_of_the_rounds() -> None:
-    """Of three, so that everybody is alone from the first on; a shorter run of a table keeps the share of
-    it."""
+    """Of three, so that all are alone from the first on; a shorter run of a table keeps the share of it."""
     agree(Case(), FedCAC)
     assert EngineOfFedcac(beta=100).paced(500, 20).beta == 4
 
@@ -614,8 +612,7 @@ class PFedSim(Dispatched):
         self.note()
 
     def note(self) -> None:
-        """The engine's slice: zeros for a client without a model of its own, which is like no other and
-        itself."""
+        """The engine's slice: zeros for a client without an own model, which is like no other and itself."""
         K, nothing = range(self.clients), {n: torch.zeros_like(t) for n, t in self.w.items()}
         phi = torch.eye(self.clients).double()
         for k in K if self.theta else ():

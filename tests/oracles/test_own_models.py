@@ -159,8 +159,7 @@ class PerFedAvg(FedAvg):
     steps = 1
 
     def loss(self, c: Client, seen: Pass) -> Tensor:
-        """On D; the gradients of the other parts are taken in `gradient`, of a copy that keeps the statistics
-        in place."""
+        """On D; other parts' gradients are taken in `gradient`, of a copy that keeps the statistics."""
         self.x_step, self.y_step = seen.x, seen.y
         D = self.rows_of(0, len(seen.x))
         return cross_entropy(seen.z[D], seen.y[D])

@@ -1,5 +1,4 @@
-"""Client-level differential privacy: what is clipped, how much noise there is, who is sampled, and when the
-run ends."""
+"""Client-level differential privacy: clips, noise, sampling, and when the run ends."""
 
 from __future__ import annotations
 
@@ -228,8 +227,7 @@ def test_it_goes_with_what_reads_sums(beside):
     ],
 )
 def test_sums_that_nobody_has_scaled_are_told_before_the_first_round(text, sums):
-    """Sums are far longer than updates, so with `scale` left alone the clip takes the weights away, and
-    nobody knows why."""
+    """Sums are far longer than updates, so with `scale` left alone the clip takes the weights away."""
     loop = conformance.loop_for(registry.parse(text), rounds=1)
     loop.begin()
     loop.trainer.close()
@@ -259,8 +257,7 @@ def test_ours_lies_between_the_tight_figure_and_the_loose_one(q, sigma, times, d
 
 
 def test_it_lies_there_for_random_settings():
-    """A dozen of those that `make epsilon` tries; small losses in thousands were once rounded up to four
-    times their sum."""
+    """A dozen of those that `make epsilon` tries; small losses were once rounded up fourfold."""
     drawn = settings.drawn(12, seed=4, least_noise=2.0)
     assert [fault for setting in drawn if (fault := settings.wrong(setting, finer=2))] == []
     assert {s.q == 1 for s in settings.drawn(200, 0)} == {True, False}
@@ -323,8 +320,7 @@ def test_cohorts_of_the_operating_system_are_new_each_time():
 
 
 def test_poisson_cohorts_have_the_sizes_of_independent_draws():
-    """Cohorts of one size would be draws without replacement, for which the accountant's figure is
-    another."""
+    """Cohorts of one size are draws without replacement, for which the accountant's figure is another."""
     who = Availability.parse("poisson:0.3")
     cohorts = [who.who(t, 100, SeededSource(0).cohort).answered for t in range(300)]
     sizes = np.array([len(c) for c in cohorts])

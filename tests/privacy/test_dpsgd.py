@@ -1,5 +1,4 @@
-"""Sample-level differential privacy: what bounds a sample, how samples are drawn, and what may stand beside
-it."""
+"""Sample-level differential privacy: bounds on a sample, how samples are drawn, and what may go with it."""
 
 from __future__ import annotations
 
@@ -39,8 +38,7 @@ def test_a_gradient_that_is_not_finite_counts_as_none(bad):
 
 
 def test_every_sample_is_drawn_by_itself():
-    """Batches of one size would be drawn without replacement, for which the accountant's figure is
-    another."""
+    """Batches of one size are drawn without replacement, for which the accountant's figure is another."""
     rows = np.arange(50, 150)
     drawn = poisson_rows(rows, 2000, 20, np.random.default_rng(0))
     sizes = np.array([len(batch) for batch in drawn])
@@ -126,8 +124,7 @@ READS = {
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("hook", ["loss", "grad"])
 def test_a_part_that_reads_class_counts_beside_it_is_refused(hook, read):
-    """Zeros would make another method of a loss that balances classes, and a gradient would tell the true
-    ones."""
+    """Zeros would make another method of a balanced loss, and a gradient would tell the true counts."""
 
     @dataclass(frozen=True)
     class Curious(Part):
@@ -155,8 +152,7 @@ class Tenfold(Part):
 
 
 def test_noise_is_added_before_any_other_part_changes_the_sum():
-    """`tenfold+dpsgd` multiplied a sum of clipped gradients by ten before it got the noise that epsilon was
-    computed from."""
+    """`tenfold+dpsgd` multiplied a clipped sum by ten before it got the noise of its epsilon."""
     orders = (Tenfold(), DPSGD()), (DPSGD(), Tenfold())
     first, second = (conformance.train_run(Method(*parts), rounds=1).digest for parts in orders)
     assert first == second

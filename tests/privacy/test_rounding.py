@@ -38,8 +38,7 @@ FIRST = "fc1.0.weight"
 
 
 class Chosen(SeededSource):
-    """Noise that the test chooses. numbers: by client, [units, own inputs] of the first layer; all other
-    noise is 0."""
+    """Noise of the test's choice. numbers: by client, [units, own inputs] of the first layer; else 0."""
 
     def __init__(self, numbers: torch.Tensor):
         super().__init__(0)
@@ -57,8 +56,7 @@ class Chosen(SeededSource):
 
 
 def run_of(noise, lr, lanes="40"):
-    """A run of 2 DRAWS clients: client k has the one sample, client k + DRAWS the same samples with its own
-    inputs at zero."""
+    """A run of 2 DRAWS clients: k has the one sample, k + DRAWS the same with its own inputs at zero."""
     rng, n = np.random.default_rng(11), 2 * DRAWS * BATCH
     x = np.tile(rng.random((n // 2, 1, 8, 8), dtype=np.float32), (2, 1, 1, 1))
     y, rows = np.tile(rng.integers(0, 3, n // 2), 2), np.arange(n).reshape(-1, BATCH)
@@ -102,8 +100,7 @@ def impossible(loop, start, seen, mean, unit):
 
 @pytest.mark.parametrize(("noise", "lr"), [(1.4, 0.5)])
 def test_every_released_weight_could_come_from_either_set(noise, lr):
-    """Noise in float32 on a sum in float32 betrayed one weight in 70 at the first setting, one in 1,000 at
-    the other."""
+    """Noise in float32 on a sum in float32 betrayed one weight in 70."""
     loop = run_of(noise, lr)
     try:
         start = loop.down(loop.begin(), 1)

@@ -1,5 +1,4 @@
-"""Sums over a client's samples with noise of its own: what bounds a sample, what is counted, and what may ask
-for them."""
+"""Sums over a client's samples with noise of its own: bounds, counts, and what may ask for them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""FAKE run folders, for tests of the report and for looking at its page: the files of a run, with invented
-numbers."""
+"""FAKE run folders, for tests of the report: the files of a run, with invented numbers."""
 
 from __future__ import annotations
 

@@ -91,8 +91,7 @@ def ended(method, seed, last, asked=40, **config):
 
 
 def test_runs_that_patience_ended_or_that_are_not_finished_are_named_with_their_rounds():
-    """A method that patience ended in round 8 stood beside one of 28 rounds as if both had trained as
-    long."""
+    """A method that patience ended in round 8 stood beside one of 28 rounds as its equal."""
     runs = [ended("a", s, t, patience=3) for s, t in ((0, 28), (1, 22))]
     half = whole("b", 1, 12, rounds=40)
     table = summary_table([*runs, whole("b", 0), half, whole("c", 0)])
@@ -118,8 +117,7 @@ def test_scores_of_held_out_samples_do_not_pass_for_the_test_sets():
 
 
 def scored(method, seed, own, common=20, **config):
-    """A run whose clients 0, 1, ... were scored: so many with their own models, and so many with the common
-    one."""
+    """A run of which so many clients were scored with their own models, and so many with the common one."""
     federation = {**FEDERATION, "clients": 21, "sizes": {"train": [9] * 21, "test": [8] * 20 + [0]}}
     clients = {
         (scope, "accuracy"): dict.fromkeys(range(n), 0.5)
@@ -130,8 +128,7 @@ def scored(method, seed, own, common=20, **config):
 
 
 def test_means_over_fewer_clients_than_others_have_are_named():
-    """Those of a method whose clients keep weights were means over clients that had taken part, beside means
-    over all."""
+    """Of a method that keeps weights they were means over clients that had taken part."""
     runs = [scored("a", 0, 20), scored("kept", 0, 12, 12), scored("kept", 1, 14, 14), scored("own", 0, 13)]
     text = results_table.note(summary_table(runs))
     assert (

@@ -23,8 +23,7 @@ def row(t, scope, metric, value, client=None):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two methods, two seeds: AUROC at two clients of twenty; in the run of fedprox with seed 1 it ends in
-    round 39."""
+    """Two methods, two seeds: AUROC at two clients of twenty; in fedprox's seed 1 it ends in round 39."""
     path = fake_comparison(
         tmp_path_factory.mktemp("further") / "c",
         ["fedavg", "fedprox"],
@@ -44,8 +43,7 @@ def runs(tmp_path_factory):
 
 
 def test_json_has_every_metric_by_scope(runs):
-    """A mean over seeds of means over the last ten rounds; over how many clients; and no scope that nobody
-    has."""
+    """Means over seeds of means over ten rounds; over how many clients; and no scope that nobody has."""
     one, other = json.loads(json.dumps(results_table.as_json(summary.summary_table(runs)), allow_nan=False))
     of = one["further"][AUROC]
     assert set(of) == {"global", "global@client"}

@@ -1,5 +1,4 @@
-"""The page of a method: every setting with its default, range and meaning, every hook, and what leaves a
-client."""
+"""The page of a method: settings with default, range and meaning, hooks, and what leaves a client."""
 
 from __future__ import annotations
 

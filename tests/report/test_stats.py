@@ -1,5 +1,4 @@
-"""Scores, tests and tables against hand-worked and SciPy's numbers; the page is whole and escapes what users
-wrote."""
+"""Scores and tests against hand-worked and SciPy's numbers."""
 
 from __future__ import annotations
 

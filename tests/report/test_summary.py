@@ -55,8 +55,7 @@ def test_the_default_target_is_95_percent_of_the_best_final_score():
 
 
 def test_the_page_counts_rounds_and_bytes_to_the_default_target():
-    """Final score 0.8 = mean of the last ten of 0, 0.2, then ten of 0.8, so the target is 76 %, reached in
-    round 3."""
+    """Final score 0.8 of 0, 0.2, then ten of 0.8, so the target is 76 %, reached in round 3."""
     low = run("low", 0, [0.1, 0.2] + [0.3] * 10, sent=[2_000_000] * 12)
     high = run("high", 0, [0.0, 0.2] + [0.8] * 10, sent=[1_000_000] * 12)
     context = context_of([low, high], "x")
@@ -73,8 +72,7 @@ def test_the_page_counts_rounds_and_bytes_to_the_default_target():
 
 
 def test_a_curve_over_bytes_is_the_mean_over_seeds_from_the_first_round_that_sent(monkeypatch):
-    """Seeds that move 2 and 6 MB a round: 4 and 8 MB in the mean. Round 0 is scored before anything is
-    sent."""
+    """Seeds that move 2 and 6 MB a round: 4 and 8 MB in the mean. Round 0 sends nothing."""
     lines = []
     monkeypatch.setattr(rounds, "curves", lambda drawn, *labels, **options: lines.extend(drawn) or "")
     rounds._against_bytes(

@@ -281,8 +281,7 @@ class DroppedAlways(Model):
     ],
 )
 def test_what_would_train_another_model_is_refused(made, told):
-    """It was trained as if the layer left its input alone, or to other weights in every run, and nothing
-    said."""
+    """It was trained as if the layer left its input alone, or to other weights in every run."""
     with pytest.raises(UsageError, match=f"E123 {told}"):
         trained(made())
 
@@ -302,8 +301,7 @@ def test_layers_in_place_whose_input_nobody_reads_again_train():
 
 
 def test_normalised_batches_may_be_padded():
-    """Padding leaves their statistics as they are, so that they keep their lanes; small gradients count,
-    too."""
+    """Padding leaves their statistics as they are, so they keep their lanes; small gradients count."""
     layers = [nn.Conv2d(2, C, 3), nn.BatchNorm2d(C), nn.Flatten(), nn.Linear(C * 36, CLASSES)]
     assert trained(nn.Sequential(*layers), lanes="16").run.lanes == 16
     faint = Centred()

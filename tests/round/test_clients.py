@@ -21,8 +21,7 @@ from unskew.runs.resolve import resolve
 
 
 def sampled(purpose: str, *, t: int = 1, count: int = 10, replacement: bool = False) -> list[list[int]]:
-    """Which of their 30 samples a trip draws at two equally large clients, as places among the client's own
-    rows."""
+    """Which of their 30 samples a trip draws at two clients, as places among the client's own rows."""
     clients, start = trainer(linear(4), (4,), Method(), sizes=(30, 30))
 
     def draw(w: Weights, c: Client) -> Tree:

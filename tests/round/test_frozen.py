@@ -1,5 +1,4 @@
-"""Parameters with `requires_grad=False` are constants of a run, and so is the batch normalisation among
-them."""
+"""Parameters with `requires_grad=False` are constants of a run, as is batch normalisation among them."""
 
 from __future__ import annotations
 
@@ -79,8 +78,7 @@ def test_nothing_that_is_frozen_changes_or_leaves(lanes, method):
 
 @LANES
 def test_a_run_is_what_torch_does_with_the_same_frozen_layers(lanes):
-    """M1: one client, whole batches, against torch.optim on the layers that train, the frozen ones in
-    evaluation mode."""
+    """M1: one client, whole batches, against torch.optim, the frozen layers in evaluation mode."""
     module = model()
     result = trained(lanes, module, clients=1, batch=N, rounds=5, epochs=2, lr=0.1)
     plain = copy.deepcopy(module).double()
@@ -129,8 +127,7 @@ class Watched(nn.Linear):
 @pytest.mark.parametrize("frozen", [True, False])
 @pytest.mark.parametrize("method", ["moon", "ditto+clip_gradients"])
 def test_clients_side_by_side_have_one_copy_of_what_is_frozen(method, frozen, monkeypatch):
-    """It was stacked, so that eight clients held eight copies of a backbone; MOON's clients kept one each,
-    besides."""
+    """It was stacked: eight clients held eight copies of a backbone, and MOON's kept one each."""
     body, names, stack = Watched(36, 8).requires_grad_(not frozen), set[str](), lanes.ManyLanes.stack_weights
     monkeypatch.setattr(
         lanes.ManyLanes, "stack_weights", lambda self, ws: names.update(*ws) or stack(self, ws)

@@ -21,8 +21,7 @@ from unskew.round.trainer import Trainer
 
 
 def usual(clients: Trainer, k: int, module: nn.Module, opt) -> dict[str, torch.Tensor]:
-    """The loop everybody writes: a copy of the model, torch.optim, one batch after another, in our row
-    order."""
+    """The usual loop: a copy of the model, torch.optim, one batch after another, in our row order."""
     model, recipe = copy.deepcopy(module).train(), clients.training.recipe
     optimiser = opt(model.parameters())
     rows, generator = clients.samples.rows[k], key(3, 1, k, "batch")

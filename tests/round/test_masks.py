@@ -68,8 +68,7 @@ def trained(method="fedavg", **changes):
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-4), (torch.float64, 1e-12)])
 def test_lanes_equal_one_after_another(dtype, most):
-    """Unequal clients, short batches and a single sample; in double precision nothing but rounding is
-    left."""
+    """Unequal clients, short batches and a single sample; in double precision only rounding is left."""
     ends = []
     for lanes in ("1", "4"):
         made = loop(lanes=lanes, optimiser="sgd", lr=0.02)

@@ -1,5 +1,4 @@
-"""Whole runs on pretended GPUs (`pretended`): devices that never mix, steps that wait for nothing, what a
-resumed run finds."""
+"""Whole runs on pretended GPUs (`pretended`): devices never mix, steps wait for nothing, and runs resume."""
 
 from __future__ import annotations
 

@@ -82,8 +82,7 @@ JOINED = ("add", "subtract the mean", "multiply", "cat", "gain")
 
 
 class Drawn(nn.Module):
-    """Layers drawn by a seed; some of their answers are joined with what an earlier layer was given or
-    gave."""
+    """Layers drawn by a seed; some answers are joined with what an earlier layer was given or gave."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()

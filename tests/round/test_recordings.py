@@ -187,8 +187,7 @@ def test_a_run_that_goes_on_with_no_recordings_ends_with_the_same_bits(replays, 
 
 
 def test_a_short_run_records_nothing_and_a_longer_one_does():
-    """Recording pays from some six steps of a shape on: the first update takes none, the second's third step
-    is recorded."""
+    """Recording pays from some six steps of a shape on: the second update's third step."""
     loop = loop_of(a_run("fedavg", epochs=1, rounds=9, clients=1))
     state = loop.begin()
     for t, count in enumerate((0, 0, 1, 1), 1):  # two steps a round

@@ -1,5 +1,4 @@
-"""Samples of several inputs are trained on as those of one: the same bits, the same promises, and nothing
-wrong in silence."""
+"""Samples of several inputs are trained on as those of one: the same bits, and nothing wrong in silence."""
 
 from __future__ import annotations
 

@@ -20,8 +20,7 @@ both = pytest.mark.parametrize("lanes", [1, 8])
 
 @both
 def test_dropout_scales_what_it_keeps_and_draws_for_real_samples_only(lanes):
-    """20 samples: a batch of 16, and one of 4 that lanes pad to 8, twice. Kept values are divided by 1 -
-    p."""
+    """20 samples: a batch of 16, and one of 4 that lanes pad to 8, twice. Kept values are over 1 - p."""
     p, module = 0.25, linear(6, nn.Dropout(0.25))
     clients, start = trainer(module, SHAPE, lanes=lanes, epochs=2, sizes=(20, 9))
     replies = clients.train(start, [0, 1], {})

@@ -126,8 +126,7 @@ def test_a_callback_that_fails_is_named_and_the_run_can_go_on(plain, tmp_path):
 
 @pytest.mark.parametrize("method", [CCVR, "fedexp"])
 def test_a_run_that_was_ended_has_a_last_round_and_stays_ended(tmp_path, method):
-    """The last round does what last rounds do: trips and averages that come last, and every client's own
-    score."""
+    """The last round does what last rounds do: trips, averages, and every client's own score."""
     ended = unskew.run(method, DATA, callbacks=[Stopping()], name="r", folder=tmp_path, rounds=9, **SETTINGS)  # type: ignore[arg-type]
     short = unskew.run(method, DATA, rounds=2, **SETTINGS)  # type: ignore[arg-type]
     assert ended.t == 2
@@ -175,8 +174,7 @@ class Told:
 
 
 def test_the_model_is_kept_when_its_score_is_the_best_of_all_trained_rounds():
-    """Never the untrained one of round 0, one that is as good as an earlier one, or one of a round without a
-    score."""
+    """Never that of round 0, one as good as an earlier one, or one of a round without a score."""
 
     def kept(t: int, *values: float) -> bool:
         run = Told("accuracy", t, **{"global": list(enumerate(values))})

@@ -1,5 +1,4 @@
-"""What a program gives as an object is remembered by a digest: another model or Part does not continue a
-run."""
+"""Objects of a program are remembered by a digest: another model or Part does not continue a run."""
 
 from __future__ import annotations
 
@@ -92,8 +91,7 @@ def run(tmp_path, method="fedavg", **options):
 
 @pytest.mark.parametrize("other", [{"seed": 1}, {"width": 5}, {"frozen": True}])
 def test_another_module_does_not_continue_a_run(tmp_path, other):
-    """Under a name that was taken, any module gave the first module's result, or went on from its
-    checkpoint."""
+    """Under a taken name any module gave the first module's result, or went on from its checkpoint."""
     before = run(tmp_path, model=module())
     assert run(tmp_path, model=module()).digest == before.digest
     with pytest.raises(StateError, match="E112 the model given here is not the one"):
@@ -200,8 +198,7 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_function_as_a_setting_is_known_by_its_code(tmp_path, monkeypatch):
-    """Where it lay in memory stood in the run's settings, so that no other process could go on with the
-    run."""
+    """Where it lay in memory stood in the run's settings, so no other process could go on with it."""
     assert str(Holding(double)) == "holding(held=double)"
     assert str(Holding(lambda x: x)) == "holding(held=<lambda>)"
     before = object_digests.part_digest(Holding(double))

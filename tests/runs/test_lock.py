@@ -1,5 +1,4 @@
-"""Who holds a run is named with its machine; a file system without locks is refused; a dead holder locks
-nobody out."""
+"""A run's holder is named with its machine, a file system without locks refused, a dead holder ignored."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What a run measures: it changes nothing, resumes, is what the round really did, and is refused where it
-makes no sense."""
+"""What a run measures: it changes nothing, resumes, is what the round did, or is refused."""
 
 from __future__ import annotations
 
@@ -280,8 +279,7 @@ def test_kept_weights_empty_rounds_and_odd_clients_are_measured():
 
 
 def test_sites_with_their_own_test_rows_are_seen_with_their_own_statistics():
-    """Three sites whose images differ by brightness alone: FedRDN's statistics undo it, so sites cannot be
-    told apart."""
+    """Three sites' images differ by brightness alone; FedRDN's statistics undo it."""
     rng = np.random.default_rng(0)
     site, y = np.repeat([0, 1, 2], 60), np.tile([0, 1], 90)
     x = (rng.random((180, 1, 8, 8)) + y[:, None, None, None] + 5 * site[:, None, None, None]).astype(

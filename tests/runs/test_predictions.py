@@ -137,8 +137,7 @@ def test_a_comparison_is_loaded_with_the_rows_of_all_its_runs(tmp_path, monkeypa
 
 
 def test_samples_that_seem_to_be_scaled_already_are_told_with_their_own_units():
-    """Channel 0 was scaled by mean 5 and deviation 2, channel 1 by 0 and 1, which leaves a channel as it
-    is."""
+    """Channel 0 was scaled by mean 5 and deviation 2, channel 1 by 0 and 1, which changes nothing."""
     form = {"kind": "table", "columns": [["age", []], ["sex", []]]}
     trained: Any = SimpleNamespace(
         applied=((5.0, 0.0), (2.0, 1.0)),

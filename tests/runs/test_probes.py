@@ -46,8 +46,7 @@ def ended(clients: range | list[int], last: bool = True) -> RoundEnd:
 
 @dataclass
 class Seen:
-    """A lens that knows weights by what they are: ("trained", k), ("held", k), or the global ones, which are
-    AFTER's."""
+    """A lens that knows weights: ("trained", k), ("held", k),or AFTER's, the global ones."""
 
     trainer: Any
     scoring: Any
@@ -127,8 +126,7 @@ def test_where_clients_keep_weights_separation_is_of_the_global_model_as_each_ho
 
 
 def test_points_of_the_plane_are_grouped_by_their_client_and_named_by_their_label(monkeypatch):
-    """The points of both clients have one mean, so no index tells the clients apart, as one would tell the
-    labels."""
+    """The points of both clients have one mean, so an index tells labels, not clients, apart."""
     monkeypatch.setattr(tsne, "plane", lambda x, seed: np.repeat(x, 2, axis=1))
     probe = TSNE(lens())
     found = probe._points(ended([0, 2]))
@@ -198,8 +196,7 @@ def test_every_model_is_scored_at_every_other_site_and_a_site_that_did_not_train
 
 
 def test_nothing_is_exposed_by_a_part_that_keeps_all_at_the_server_or_reads_sums_alone():
-    """The slice of the first alone is sent on; of the others one keeps it, one reads sums, and one exchanges
-    at the end."""
+    """The first's slice alone is sent on; one keeps it, one reads sums, one exchanges at the end."""
 
     def part(kept: tuple[str, ...], reads: str, when: int) -> Any:
         trip = SimpleNamespace(

@@ -1,5 +1,4 @@
-"""`unskew.load`: a finished run's model from its folder, without the samples, and without running anything in
-it."""
+"""`unskew.load`: a finished run's model from its folder, without samples or running anything in it."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ def ours(tmp_path_factory) -> unskew.Result:
     ],
 )
 def test_a_loaded_run_answers_as_the_run_did(method, more, tmp_path):
-    """The global model's and a client's own answers, its scores and its table; with the scores as
-    witnesses."""
+    """The global model's and a client's own answers, its scores and its table; scores are the witnesses."""
     ours = trained(method, IMAGES, tmp_path, **more)
     again = unskew.load(tmp_path / "r")
     assert again.table() == ours.table()
@@ -118,8 +116,7 @@ def test_an_unfinished_run_is_refused_unless_it_is_asked_for(ours, tmp_path):
 
 
 def test_code_that_a_folder_names_is_not_run(tmp_path):
-    """A folder from somebody else: its model and its method name Python files, in it or anywhere on this
-    machine."""
+    """In a stranger's folder model and method name Python files, in it or anywhere on this machine."""
     bomb = tmp_path / "bomb.py"
     bomb.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     trained("fedavg", ROWS, tmp_path)

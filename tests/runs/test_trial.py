@@ -164,8 +164,7 @@ class Remembering(nn.Module):
 )
 @pytest.mark.parametrize("inside", [False, True])
 def test_state_that_would_be_lost_is_refused(how, says, inside):
-    """A tensor that forward assigned to a buffer, and counts in whole numbers, were thrown away after every
-    pass."""
+    """Tensors that forward assigned to buffers, and whole-number counts, were lost after every pass."""
     module = nn.Sequential(Remembering(how)) if inside else Remembering(how)
     if inside:
         module.add_module("last", nn.Linear(CLASSES, CLASSES))
@@ -209,8 +208,7 @@ def add_up(layer, x):
 )
 @pytest.mark.parametrize("inside", [False, True])
 def test_attributes_that_change_at_every_pass_are_refused(keeps, what, inside):
-    """Clients that trained one after another went on from one another's counts, and a resumed run began at
-    0."""
+    """Clients in turn went on from one another's counts, and a resumed run began at 0."""
     module = nn.Sequential(Counting(keeps), nn.Linear(CLASSES, CLASSES)) if inside else Counting(keeps)
     name = f"0.{what}" if inside else what
     with pytest.raises(

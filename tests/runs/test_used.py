@@ -155,8 +155,7 @@ def test_a_hook_of_a_users_own_is_suspected_beside_the_learning_rate(since):
 
 @pytest.mark.parametrize("side", ["client", "server"])
 def test_an_exchange_that_brings_no_numbers_is_a_doubt(tmp_path, side):
-    """Its answers were dropped in every round, with a line in events.jsonl; the table said that all replies
-    were used."""
+    """Its answers were dropped in every round, and the table said that all replies were used."""
 
     def bad(tree):
         return {n: t * math.nan for n, t in tree.items()}

@@ -1,5 +1,4 @@
-"""Objects given for something else, in a wrapper, or of a wrong kind: understood, or refused in one
-sentence."""
+"""Objects in the wrong place, in a wrapper, or of a wrong kind: understood, or refused in one sentence."""
 
 from __future__ import annotations
 
@@ -110,8 +109,7 @@ def test_torchs_wrappers_are_taken_off(wrap):
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
 def test_a_run_trains_whatever_the_mode_around_it(mode):
-    """In `torch.inference_mode()` a run was a traceback, and in `torch.no_grad()` nothing could be
-    trained."""
+    """In `torch.inference_mode()` a run was a traceback; in `torch.no_grad()` nothing was trained."""
     torch.manual_seed(0)
     net = Net()
     with mode():

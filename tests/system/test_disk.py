@@ -1,5 +1,4 @@
-"""Files are written whole or not at all, synced before they count, and a full disk is reported with the bytes
-it needs."""
+"""Files are written whole or not at all, synced before they count; a full disk is reported with bytes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Metrics by name: hand-worked numbers, the three scopes, a network, users' own functions, and what is
-undefined."""
+"""Metrics by name: numbers by hand, the three scopes, a network, users' functions, and what is undefined."""
 
 from __future__ import annotations
 
@@ -63,8 +62,7 @@ def kept(tmp_path_factory) -> unskew.Result:
 
 
 def test_ranking_by_hand():
-    """Of the four pairs of a positive and a negative two are in order and two tie; ties at 0.4 come at
-    once."""
+    """Of four pairs of a positive and a negative two are in order and two tie; ties at 0.4 come at once."""
     assert auroc(Y4 == 1, P4) == 0.75
     assert average_precision(Y4 == 1, P4) == pytest.approx(2 / 3)
     assert average_precision(Y4 == 1, np.array([0.9, 0.8, 0.1, 0.2])) == pytest.approx((1 / 2 + 2 / 4) / 2)

@@ -64,8 +64,7 @@ def test_which_losses_go_with_which_labels():
 
 
 def test_gradient_descent_as_numpy_does_it():
-    """One client, full batches, a linear model: three rounds of one epoch are three steps on (y - mean) /
-    std."""
+    """One client, full batches, a linear model: three rounds are three steps on (y - mean) / std."""
     given = {**LINEAR, "epochs": 1, "batch": 60, "clients": 1, "skew": "iid", "normalise": "none"}
     made, start = (
         unskew.run("fedavg", (X, Y, X, Y), target="price", **given | {"lr": lr}) for lr in (0.1, 1e-12)
@@ -248,8 +247,7 @@ def test_tenths_of_the_target_are_dealt_like_classes():
 
 
 def five(target: Target) -> data.Federation:
-    """The federation of the tests of sites, with one target or two that all sites learn by the same
-    constants."""
+    """The federation of the tests of sites, with one target or two, by the same constants everywhere."""
     of = fake.federation()
     y = (of.y + of.x.mean((1, 2, 3))).astype(float)
     y, names = (y, ("dose",)) if target.name == "dose" else (np.stack([y, 9 - y**2], 1), ("dose", "rate"))

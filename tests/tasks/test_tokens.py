@@ -1,5 +1,4 @@
-"""A label for every token: what is learnt and scored, what counts nowhere, the same bits over a network, what
-is refused."""
+"""A label for every token: what is learnt, scored and refused, and the same bits over a network."""
 
 from __future__ import annotations
 
@@ -103,8 +102,7 @@ def test_the_loss_and_the_scores_by_hand():
 
 @pytest.mark.parametrize("lanes", ["1", "2"])
 def test_a_client_learns_as_torch_does(lanes):
-    """Gradient descent on the mean over samples of the mean over their labelled places, by torch's own
-    cross-entropy."""
+    """Descent on the mean over samples of the mean over labelled places, by torch's cross-entropy."""
     whole = build(data.arrays(*GIVEN), "iid", 2, np.random.default_rng(0), np.random.default_rng(1))
     made = unskew.run("fedavg", whole, model=speaker(), **{**RUN, "rounds": 1, "batch": 60, "lanes": lanes})
     mean = {}
