@@ -85,13 +85,8 @@ def test_a_true_claim_for_clients_is_not_refuted_by_canaries_that_are_samples():
 def memorised(tmp_path_factory):
     folder = tmp_path_factory.mktemp("noise")
     settings = {
-        "clients": 2,
-        "samples": 40,
-        "rounds": 1,
-        "epochs": 40,
-        "lr": 0.3,
-        "model": "mlp(hidden=[64])",
-    }
+        "clients": 2, "samples": 40, "rounds": 1, "epochs": 40, "lr": 0.3, "model": "mlp(hidden=[64])",
+    }  # fmt: skip
     return trained(folder, data=noise(folder, 300), **settings)
 
 

@@ -19,13 +19,8 @@ def memorised(tmp_path_factory):
     """A run whose two clients have learnt 50 samples of noise by heart."""
     folder = tmp_path_factory.mktemp("noise")
     settings = {
-        "clients": 2,
-        "samples": 25,
-        "rounds": 2,
-        "epochs": 30,
-        "lr": 0.3,
-        "model": "mlp(hidden=[64])",
-    }
+        "clients": 2, "samples": 25, "rounds": 2, "epochs": 30, "lr": 0.3, "model": "mlp(hidden=[64])",
+    }  # fmt: skip
     scene = Scene(trained(folder, data=noise(folder, 400), **settings))
     yield scene
     scene.close()
@@ -55,14 +50,9 @@ def test_a_client_whose_samples_look_otherwise_is_not_taken_for_one_who_betrays_
     """Strangers were all clients' test samples, turned otherwise than this client's: an update that had
     learnt nothing by heart told members with AUC 0.61 [0.54, 0.69]."""
     settings = {
-        "clients": 4,
-        "samples": 100,
-        "rounds": 3,
-        "lr": 0.1,
-        "skew": "iid+rotate90",
-        "model": "auto",
+        "clients": 4, "samples": 100, "rounds": 3, "lr": 0.1, "skew": "iid+rotate90", "model": "auto",
         "batch": 32,
-    }
+    }  # fmt: skip
     scene = Scene(trained(tmp_path, **settings))
     k, members = scene.run.federation.clients - 1, scene.run.federation.train[3]
     own = like_those_of(scene.run.federation, k, scene.trainer.samples.x[torch.as_tensor(members)], 0)

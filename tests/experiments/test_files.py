@@ -48,12 +48,8 @@ rows: {a: {settings: {lr: 0.1}}, b:}
 
 def test_an_own_file_needs_methods_and_rows_only(tmp_path):
     experiment = read_experiment(written(tmp_path, "own", OWN))
-    assert (experiment.name, experiment.title, experiment.paper, experiment.measure) == (
-        "own",
-        "own",
-        "",
-        "mean10",
-    )
+    told = (experiment.name, experiment.title, experiment.paper, experiment.measure)
+    assert told == ("own", "own", "", "mean10")
     assert [r.name for r in experiment.rows] == ["a", "b"]
     assert all(r.has_data for r in experiment.rows)  # the data that runs have unless told
     assert experiment.settings_of(experiment.rows[0], "Mine").lr == 0.1

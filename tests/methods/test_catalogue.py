@@ -96,12 +96,9 @@ def test_a_new_method_is_one_file(tmp_path):
     shutil.copytree(SOURCE, tmp_path / "unskew")
     (tmp_path / "unskew" / "methods" / "mine.py").write_text(MINE)
     done = subprocess.run(
-        [sys.executable, "-c", LOOK],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
+        [sys.executable, "-c", LOOK], cwd=tmp_path, capture_output=True, text=True,
         env={"PYTHONPATH": str(tmp_path)},
-    )
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert Path(seen.pop("file")).is_relative_to(tmp_path)

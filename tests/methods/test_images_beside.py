@@ -66,12 +66,8 @@ def trained(x, model: nn.Module, method: str, **more) -> unskew.Result:
 
 
 METHODS = {
-    "fedrdn": {},
-    "fedrdn_v": {},
-    "norm": CONSTANTS,
-    "augment(shift=1)+fedrdn": {},
-    "unskew": {},
-}
+    "fedrdn": {}, "fedrdn_v": {}, "norm": CONSTANTS, "augment(shift=1)+fedrdn": {}, "unskew": {},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -80,19 +80,9 @@ def keepers():
 
 
 KEEPERS = (
-    "apfl",
-    "apple",
-    "ditto",
-    "fedbr",
-    "fedcp",
-    "feddbe",
-    "feddpms",
-    "fedem",
-    "fedkd",
-    "fedrod",
-    "fedsr",
+    "apfl", "apple", "ditto", "fedbr", "fedcp", "feddbe", "feddpms", "fedem", "fedkd", "fedrod", "fedsr",
     "fml",
-)
+)  # fmt: skip
 
 
 def test_the_list_of_methods_that_keep_weights_beside_the_model_is_whole():

@@ -218,12 +218,9 @@ def assert_same(engine: Mapping[Any, Any], plain: Mapping[Any, Any], atol: float
     )
     for name, value in theirs.items():
         torch.testing.assert_close(
-            ours_[name].double(),
-            torch.as_tensor(value).double(),
-            rtol=0,
-            atol=atol,
+            ours_[name].double(), torch.as_tensor(value).double(), rtol=0, atol=atol,
             msg=lambda text, name=name: f"{where}: {name}: {text}",
-        )
+        )  # fmt: skip
 
 
 def leaves(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Tensor]:

@@ -12,15 +12,8 @@ from torch import Tensor, nn
 from unskew.round.layers import Kernels
 
 RECTIFIERS = [
-    nn.ReLU(),
-    nn.ReLU6(),
-    nn.LeakyReLU(0.2),
-    F.relu,
-    torch.relu,
-    Tensor.relu,
-    F.relu6,
-    F.leaky_relu,
-]
+    nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(0.2), F.relu, torch.relu, Tensor.relu, F.relu6, F.leaky_relu,
+]  # fmt: skip
 
 
 def gradients(
