@@ -131,9 +131,7 @@ def test_what_cannot_be_tuned_is_refused_before_anything_trains(tmp_path, monkey
         with pytest.raises(UnskewError, match=says):
             unskew.compare(["fedavg"], references=False, folder=tmp_path, name="x", **{**SMALL, **more})
     few = np.zeros((4, 1, 8, 8), np.float32), np.array([0, 1, 0, 1])
-    with pytest.raises(
-        UnskewError, match=r"E403 tuning fedavg: .* of . training samples leaves one side without any"
-    ):
+    with pytest.raises(UnskewError, match=r"E403 tuning fedavg: .* of . training samples leaves one side"):
         unskew.compare(
             ["fedavg"], few, references=False, tune=2, folder=tmp_path, name="d", clients=1, skew="iid"
         )

@@ -159,9 +159,7 @@ def test_a_teacher_that_would_not_see_the_mixture_is_refused(text):
 def test_fedrs_beside_a_mask_of_the_classes_that_it_would_scale_is_refused(masks):
     """The pair trained to the bits of the mask alone, under a name of its own."""
     for text in (f"{masks}+fedrs", f"fedrs(alpha=0)+{masks}"):
-        with pytest.raises(
-            UsageError, match=r"E107 .* cannot be combined: .* masks the classes a client lacks"
-        ):
+        with pytest.raises(UsageError, match=r"E107 .* cannot be combined: .* masks the classes"):
             registry.parse(text)
 
 
@@ -209,9 +207,7 @@ def test_a_method_prints_as_it_is_written():
 
 def test_fedbn_is_refused_where_there_is_nothing_to_keep():
     """On a model without batch normalisation it was FedAvg to the bit, also in the docs."""
-    with pytest.raises(
-        UsageError, match="E108 'fedbn' cannot run here: the model has no batch normalisation"
-    ):
+    with pytest.raises(UsageError, match="E108 'fedbn' cannot run here: the model has no batch"):
         resolve(conformance.short_settings(), conformance.small_federation(), registry.parse("fedbn"))
     resolve(
         conformance.short_settings(model="cnn_small(batch_norm=True)"),

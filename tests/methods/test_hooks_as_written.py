@@ -353,9 +353,7 @@ def test_a_class_that_is_not_frozen_or_whose_settings_would_be_lost_is_refused()
         further: float = 0.1
 
     for kind in (Loose, Further):
-        with pytest.raises(
-            UsageError, match=rf"E121 write @dataclass\(frozen=True\) above class {kind.__name__}"
-        ):
+        with pytest.raises(UsageError, match=rf"E121 write @dataclass.* above class {kind.__name__}"):
             kind()
 
 

@@ -107,7 +107,5 @@ def test_weights_that_are_one_number_can_be_compared_by_client(pair):
 def test_who_sends_each_client_weights_of_its_own_needs_some_that_are_sent():
     with pytest.raises(UsageError, match="E108 'fedamp' cannot run here: clients keep every weight"):
         run("fedamp+local")
-    with pytest.raises(
-        UsageError, match="E108 'fedlesam' cannot run here: it follows how the global model moved"
-    ):
+    with pytest.raises(UsageError, match="E108 'fedlesam' cannot run here: it follows how the global model"):
         run("fedlesam+local")

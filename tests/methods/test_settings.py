@@ -157,13 +157,9 @@ def test_wrong_texts_and_pairs_are_refused(text):
 
 
 def test_a_setting_that_does_not_count_is_refused_with_the_reason():
-    with pytest.raises(
-        UsageError, match="CCVR: share counts only with mode=features; set that, or leave share out"
-    ):
+    with pytest.raises(UsageError, match="CCVR: share counts only with mode=features"):
         registry.parse("ccvr(share=0.5)")
-    with pytest.raises(
-        UsageError, match="NaiveMix: a counts only with per_batch set; set that, or leave a out"
-    ):
+    with pytest.raises(UsageError, match="NaiveMix: a counts only with per_batch set"):
         registry.parse("naivemix(a=5)")
     assert registry.parse(
         "ccvr(mode=features, share=0.5)+naivemix(per_batch=True, a=5)+fedbabu(finetune_epochs=1, lr=0.1)"

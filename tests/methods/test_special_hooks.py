@@ -103,15 +103,11 @@ def test_training_starts_where_the_part_says_and_what_was_received_is_known(lane
 
 
 def test_one_part_alone_says_what_each_client_is_sent_and_where_training_starts():
-    with pytest.raises(
-        UsageError, match="E107 numbered and another each say what each client is sent; keep one"
-    ):
+    with pytest.raises(UsageError, match="E107 numbered and another each say what each client is sent"):
         Method(Numbered(), Another())
     with pytest.raises(UsageError, match="E107 fedala and fedamp each make a client's own model; keep one"):
         registry.parse("fedala+fedamp")
-    with pytest.raises(
-        UsageError, match="E107 elsewhere and fedala each say where training starts; keep one"
-    ):
+    with pytest.raises(UsageError, match="E107 elsewhere and fedala each say where training starts"):
         Method(Elsewhere(), *registry.parse("fedala").parts)
 
 
@@ -227,8 +223,6 @@ def test_each_step_finds_what_the_last_one_left_and_private_state_stays(lanes):
 
 def test_what_begin_did_not_make_is_refused():
     made = conformance.loop_for(Method(Steps(leaf="other")), lanes="8")
-    with pytest.raises(
-        UsageError, match=r"E127 the hook `carry` of 'steps' .* returned 'other', which it was not given"
-    ):
+    with pytest.raises(UsageError, match=r"E127 the hook `carry` of 'steps' .* returned 'other'"):
         made.trainer.train(made.down(made.begin(), 1), [0, 1], {})
     made.trainer.close()

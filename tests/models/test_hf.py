@@ -229,9 +229,7 @@ def test_the_next_token_is_answered_as_the_model_itself_answers(folders, kind):
     assert {n for n, p in module.named_parameters() if p.requires_grad and ".lora_" not in n} == set()
     whole = models.build(f"hf(path={path!r}, answers='next', lora_rank=0)", (T,), WORDS)
     assert all(p.requires_grad for p in whole.parameters())
-    with pytest.raises(
-        UsageError, match=r"E123 the labels have 61 classes, and the model in .* knows 60 words"
-    ):
+    with pytest.raises(UsageError, match=r"E123 the labels have 61 classes, and .* knows 60 words"):
         models.build(f"hf(path={path!r}, answers='next')", (T,), WORDS + 1)
 
 
@@ -284,9 +282,7 @@ def test_no_folder_runs_code(folders, tmp_path):
     (place / "config.json").write_text(json.dumps(hostile))
     assert trained(f"hf(path={str(place)!r})").scores()["last"] > 0.3
     (place / "config.json").write_text(json.dumps(hostile | {"model_type": "evil"}))
-    with pytest.raises(
-        UsageError, match=r"E104.*knows no model_type 'evil', and code that comes with a model is never run"
-    ):
+    with pytest.raises(UsageError, match=r"E104.*knows no model_type 'evil'"):
         trained(f"hf(path={str(place)!r})")
     (place / "model.safetensors").unlink()
     (place / "config.json").write_text(json.dumps(hostile))
@@ -299,9 +295,7 @@ def test_what_does_not_fit_the_model_is_one_sentence(folders):
     path = str(folders / "bert")
     with pytest.raises(DataError, match=r"E123 .*hold token 60, and the model's vocabulary has 60"):
         unskew.run("fedavg", (X + 1, Y, X, Y), model=f"hf(path={path!r})", **RUN)
-    with pytest.raises(
-        UsageError, match=r"E123 the model in .* reads 16 tokens at most, and samples have 30"
-    ):
+    with pytest.raises(UsageError, match=r"E123 the model in .* reads 16 tokens at most, and samples have"):
         unskew.run("fedavg", (np.tile(X, 3), Y), model=f"hf(path={path!r})", **RUN)
     with pytest.raises(
         UsageError,

@@ -80,9 +80,7 @@ def test_normalisation_trains_as_in_torch(lanes, norm, flat):
 
 def test_a_batch_of_one_sample_needs_more_than_one_value_a_channel():
     """BatchNorm1d with batch=1 crashed in the first step."""
-    with pytest.raises(
-        UsageError, match="E109 batch=1 leaves batch normalisation a single value per channel"
-    ):
+    with pytest.raises(UsageError, match="E109 batch=1 leaves batch normalisation a single value per"):
         given(with_norm(nn.BatchNorm1d(8), flat=True), batch=1)
     assert given(with_norm(nn.BatchNorm2d(8)), batch=1)
     assert given(with_norm(nn.LayerNorm(8), flat=True), batch=1)

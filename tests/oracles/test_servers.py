@@ -234,9 +234,7 @@ def test_fednova_reads_the_mu_of_the_fedprox_beside_it(case: Case, oracle: type[
 
 def test_fednova_refuses_a_pull_with_momentum() -> None:
     """There is no closed form for both, and a mu of its own that differed from FedProx's was accepted."""
-    with pytest.raises(
-        UsageError, match=r"E108 'fednova' cannot run here: .* FedProx with momentum; set momentum=0"
-    ):
+    with pytest.raises(UsageError, match=r"E108 'fednova' cannot run here: .* FedProx with momentum"):
         agree(Case("mlp", 0.9), WithFedProx)
     with pytest.raises(UsageError, match="E102 method 'fednova' has no argument 'mu'"):
         registry.parse("fednova(mu=0.5)")

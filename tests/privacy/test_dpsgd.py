@@ -85,9 +85,7 @@ def test_what_could_read_samples_in_another_way_is_refused_by_name(beside):
 
 
 def test_batch_normalisation_is_refused_in_a_sentence():
-    with pytest.raises(
-        UsageError, match="E108 'dpsgd' cannot run here: batch normalisation mixes the samples"
-    ):
+    with pytest.raises(UsageError, match="E108 'dpsgd' cannot run here: batch normalisation mixes"):
         conformance.loop_for(registry.parse("dpsgd"), model="cnn_small(batch_norm=True)")
 
 
@@ -135,9 +133,7 @@ def test_a_part_that_reads_class_counts_beside_it_is_refused(hook, read):
         Curious.loss = lambda self, w, out, b, c: 0 * READS[read](c)
     else:
         Curious.grad = lambda self, g, w, c: {n: t + 0 * READS[read](c) for n, t in g.items()}
-    with pytest.raises(
-        UsageError, match="E108 a hook reads the client's class counts, which no noise of 'dpsgd' covers"
-    ):
+    with pytest.raises(UsageError, match="E108 a hook reads the client's class counts, which no noise"):
         conformance.train_run(Method(Curious(), DPSGD()), rounds=1)
 
 

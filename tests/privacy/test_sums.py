@@ -270,21 +270,15 @@ def test_a_sum_more_than_declared_is_refused_because_epsilon_does_not_count_it()
 
 
 def test_a_trip_that_declares_nothing_is_refused_before_anything_trains():
-    with pytest.raises(
-        UsageError, match="E107 'asking' and 'dpsgd' cannot be combined: its own exchange could read samples"
-    ):
+    with pytest.raises(UsageError, match="E107 'asking' and 'dpsgd' cannot be combined: its own exchange"):
         conformance.loop_for(with_trip(lambda w, c: {"v": torch.zeros(())}, sums=0))
-    with pytest.raises(
-        UsageError, match="E107 'ccvr' and 'dpsgd' cannot be combined: its own exchange could read samples"
-    ):
+    with pytest.raises(UsageError, match="E107 'ccvr' and 'dpsgd' cannot be combined: its own exchange"):
         conformance.loop_for(registry.parse("ccvr(mode=features)+dpsgd"))
 
 
 @pytest.mark.parametrize("name", ["feddecorr", "propfair"])
 def test_a_loss_that_mixes_samples_is_refused_because_none_are_mixed_here(name):
-    with pytest.raises(
-        UsageError, match=f"E107 '{name}' and 'dpsgd' cannot be combined: its hook loss may mix the samples"
-    ):
+    with pytest.raises(UsageError, match=f"E107 '{name}' and 'dpsgd' cannot be combined: its hook loss"):
         conformance.loop_for(registry.parse(f"{name}+dpsgd"))
 
 

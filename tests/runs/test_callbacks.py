@@ -113,9 +113,7 @@ def test_a_callback_changes_no_bit(plain):
 
 def test_a_callback_that_fails_is_named_and_the_run_can_go_on(plain, tmp_path):
     notes = Notes()
-    with pytest.raises(
-        StateError, match="E127 the callback Failing failed in 'evaluated' at round 2: ValueError: no room"
-    ):
+    with pytest.raises(StateError, match=r"E127 .*Failing failed in 'evaluated' at round 2: .*no room"):
         trained(Failing(), notes, name="r", folder=tmp_path)
     assert notes.calls[-1][0].startswith("ended: StateError")
     with pytest.raises(UsageError, match=r"E109 callbacks take a list .*Failing"):
@@ -255,7 +253,7 @@ def test_what_is_no_list_of_callbacks_is_refused(given, says):
 def test_an_answer_that_is_no_sentence_ends_no_run_unnoticed(answer):
     """A score that was handed back, as other libraries have it, ended the run after the next round."""
     with pytest.raises(
-        StateError, match=r"E127 the callback Answering failed in 'evaluated' at round 0: .* it returned"
+        StateError, match=r"E127 .*Answering failed in 'evaluated' at round 0: .* it returned"
     ):
         trained(Answering(answer))
 

@@ -42,9 +42,7 @@ def fed():
 
 def test_the_server_holds_the_replies_of_all_clients_at_once(fed):
     hardware.check_memory(Method(Heavy()), fed, has=6400)
-    with pytest.raises(
-        UsageError, match=r"E108 'heavy'.*would hold 6\.4 KB at once, 800 B from each of 8 clients"
-    ):
+    with pytest.raises(UsageError, match=r"E108 'heavy'.*would hold 6\.4 KB at once, 800 B from each"):
         hardware.check_memory(Method(Heavy()), fed, has=6399)
 
 

@@ -90,9 +90,7 @@ def test_runs_on_data_that_have_changed_are_not_compared_with_new_ones(tmp_path,
     scores = (tmp_path / "runs/c/fedavg--s0/metrics.jsonl").read_text()
     np.savez("mine.npz", x=2 * x, y=y)
     monkeypatch.setattr(training, "train_all", lambda *_: pytest.fail("something trained"))
-    with pytest.raises(
-        UnskewError, match=r"E112 the data 'mine.npz' are not those that .*fedavg--s0 was trained on"
-    ):
+    with pytest.raises(UnskewError, match=r"E112 the data 'mine.npz' are not those that .*fedavg--s0"):
         unskew.compare(["fedavg", "fedprox", "fedavgm"], "mine.npz", seeds=1, **options)
     (tmp_path / "runs/c/fedprox--s0/model.safetensors").unlink()
     for words in (["resume", "runs/c"], ["compare", "fedavg", "moon", "--config", "runs/c/fedavg--s0/config.yaml", "--name", "c"]):  # fmt: skip

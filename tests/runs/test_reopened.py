@@ -150,9 +150,7 @@ def test_a_checkpoint_of_another_version_is_told(ours, tmp_path):
     checkpoints.write(
         tmp_path / "r" / "state.safetensors", tree, {**facts, "settings": {**facts["settings"], "new": 1}}
     )
-    with pytest.raises(
-        StateError, match=r"E156 .*was trained by unskew .*unknown key 'new'.*the version that trained it"
-    ):
+    with pytest.raises(StateError, match=r"E156 .*unknown key 'new'.*the version that trained"):
         unskew.load(tmp_path / "r")
 
 

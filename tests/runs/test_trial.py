@@ -211,9 +211,7 @@ def test_attributes_that_change_at_every_pass_are_refused(keeps, what, inside):
     """Clients in turn went on from one another's counts, and a resumed run began at 0."""
     module = nn.Sequential(Counting(keeps), nn.Linear(CLASSES, CLASSES)) if inside else Counting(keeps)
     name = f"0.{what}" if inside else what
-    with pytest.raises(
-        UsageError, match=f"E123 the model's forward changes its attribute '{name}' at every pass"
-    ):
+    with pytest.raises(UsageError, match=f"E123 the model's forward changes its attribute '{name}'"):
         unskew.run("fedavg", data(), model=module, rounds=1, clients=2, epochs=1)
 
 
@@ -270,16 +268,12 @@ class Bounded(nn.Module):
 @pytest.mark.parametrize("how", [clamped, clamped_data, divided])
 def test_a_forward_that_changes_weights_is_refused(how):
     """The change was lost, and another model was trained without a word."""
-    with pytest.raises(
-        UsageError, match=r"E123 the model's forward changes its weight 'body.weight', as max_norm"
-    ):
+    with pytest.raises(UsageError, match=r"E123 the model's forward changes its weight 'body.weight'"):
         unskew.run("fedavg", data(), model=Changing(how), rounds=1, clients=2, epochs=1)
 
 
 def test_an_embedding_whose_rows_are_bounded_is_refused():
-    with pytest.raises(
-        UsageError, match=r"E123 the model's forward changes its weight 'table.weight', as max_norm"
-    ):
+    with pytest.raises(UsageError, match=r"E123 the model's forward changes its weight 'table.weight'"):
         unskew.run("fedavg", data(), model=Bounded(), rounds=1, clients=2, epochs=1)
 
 
@@ -306,7 +300,5 @@ HOLDERS = {
 @pytest.mark.parametrize("where", HOLDERS)
 def test_a_weight_that_is_held_elsewhere_too_is_refused(where):
     """A list still held the first weight, which was never trained; a usual loop trains it."""
-    with pytest.raises(
-        UsageError, match=r"E123 .* it holds its weight 'body.weight' in 'held', too, where it stays"
-    ):
+    with pytest.raises(UsageError, match=r"E123 .* it holds its weight 'body.weight' in 'held', too"):
         unskew.run("fedavg", data(), model=Held(HOLDERS[where]), rounds=1, clients=2, epochs=1)

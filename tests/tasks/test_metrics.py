@@ -214,9 +214,7 @@ def test_numbers_have_their_own(tmp_path):
     )
     assert run.scores("global@client", "r2")["last"] <= 1
     assert run.scores("global", "own:bias")
-    with pytest.raises(
-        UsageError, match=r"E126 the metric 'auroc' does not fit regression; .*, r2, median_error"
-    ):
+    with pytest.raises(UsageError, match=r"E126 the metric 'auroc' does not fit regression; .*, r2"):
         unskew.run("fedavg", (X, X[:, 0]), target="price", metrics="auroc", **SMALL)
 
 
@@ -284,8 +282,6 @@ def test_no_site_loads_a_function_that_a_coordinator_names(tmp_path):
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef f(y, p):\n    return 1\n")
     settings = config.build({"metrics": f"auroc,{tmp_path}/evil.py:f"})
     for judge in (study_rules.study_settings, lambda settings: study_rules.site_settings(settings, None)):
-        with pytest.raises(
-            UsageError, match=r"E506 the metric '.*evil.py:f' is a function of your own, and no site loads"
-        ):
+        with pytest.raises(UsageError, match=r"E506 the metric '.*evil.py:f' is a function of your own"):
             judge(settings)
     assert not (tmp_path / "ran").exists()

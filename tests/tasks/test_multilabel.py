@@ -110,9 +110,7 @@ def test_labels_are_read_from_arrays_and_tables(tmp_path):
     assert len(of_table.y) + len(of_table.y_test) == 80
     assert unskew.run("fedavg", str(table), target="fever,cough", **SMALL).predict(X[:2, :2]).shape == (2, 2)
     assert load(f"{table}(target='fever,cough')", ["fever", "cough"]).classes == ("fever", "cough")
-    with pytest.raises(
-        DataError, match=r"E404 .*has the labels fever,cough, in this order, and --classes names cough,fever"
-    ):
+    with pytest.raises(DataError, match=r"E404 .*has the labels fever,cough, in this order, and --classes"):
         load(f"{table}(target='fever,cough')", ["cough", "fever"])
     clients = {"a": (X[:40], Y[:40]), "b": (X[40:], Y[40:])}
     assert unskew.run("fedavg", clients, target="p,q,r", **SMALL).federation.several
