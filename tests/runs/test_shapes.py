@@ -7,7 +7,6 @@ that readers set aside all memory, texts that become part of a page, lists that 
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -83,12 +82,10 @@ def test_scores_may_be_infinite_or_no_number():
     ],
 )
 def test_facts_of_something_else_are_one_sentence(change, told):
-    began = time.perf_counter()
     with pytest.raises(StateError) as raised:
         schema.parse_federation(Path("federation.json"), json.dumps({**FACTS, **change}).encode())
     assert raised.value.text.startswith("federation.json ")
     assert told in raised.value.text
-    assert time.perf_counter() - began < 1
 
 
 @pytest.mark.parametrize(
