@@ -108,10 +108,7 @@ def test_more_seeds_and_methods_tune_only_what_is_new(copy, monkeypatch):
         (["--tune", "6"], "E112 .* began with 2 trials, and is asked for with 6 trials"),
         ([], "E112 .* began with 2 trials, and is asked for without tuning"),
         (["--tune", "2", "--lr", "0.1"], "E112 .* tuned fedavg with other settings"),
-        (
-            ["--tune", "2", "--set", "validation=0.1"],
-            "E109 --tune holds out 20% of the training samples itself",
-        ),
+        (["--tune", "2", "--set", "validation=0.1"], "E109 --tune holds out 20% of the training samples"),
     ],
 )
 def test_other_wishes_for_a_comparison_that_is_tuned_are_refused(copy, more, says):

@@ -32,10 +32,7 @@ from unskew.runs.resolve import resolve
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (
-            "fedper+lg_fedavg",
-            "fedper and lg_fedavg each divide the model into what is shared and what is not; keep one",
-        ),
+        ("fedper+lg_fedavg", "fedper and lg_fedavg each divide the model into what is shared"),
         ("ditto+apfl", "ditto and apfl each make a client's own model; keep one"),
         ("pfedme+fedsam", "each say at which weights a step's gradient is taken; keep one"),
         ("pfedme(beta=0.5)+fedavgm", "each replace the merge"),

@@ -152,15 +152,9 @@ class Spread(Part):
 @pytest.mark.parametrize(
     ("broken", "told"),
     [
-        (
-            Branching(),
-            r"E127 .*test_conformance.py, line \d+ \(`return size if size > 1 .*decides by a tensor's value",
-        ),
+        (Branching(), r"E127 .*test_conformance.py, line \d+ \(`return size if size > 1 .*decides by"),
         (Careless(), r"E127 .*test_conformance.py, line \d+ .*draws random numbers of its own"),
-        (
-            Spread(),
-            r"E127 batch\.mean takes one number for each of the \d+ samples; a hook gave it \d+ x \d+\.",
-        ),
+        (Spread(), r"E127 batch\.mean takes one number for each of the \d+ samples; a hook gave it \d+ x"),
         (
             Misspelt(),
             (

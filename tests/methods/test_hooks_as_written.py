@@ -317,10 +317,7 @@ def test_functions_of_a_trip_take_what_they_are_called_with(body):
     [
         ({"gards": lambda self, g, w, c: g}, "defines 'gards', which is no hook .* Did you mean 'grad'"),
         ({"merge_s": True}, "Did you mean 'merges'"),
-        (
-            {"loss": lambda self, w, out, b: 0.0},
-            r"takes \(self, w, out, b\), and is called with \(self, w, out, b, c\)",
-        ),
+        ({"loss": lambda self, w, out, b: 0.0}, r"takes \(self, w, out, b\), and is called with"),
         ({"merge": lambda self, w, s, ups, fed: (w, s)}, "only called with merges = True"),
         ({"merges": True}, "says merges = True and defines no `merge`"),
         ({"tap": lambda self, cut, h, b, c: (h, b)}, "only called with taps"),
@@ -331,10 +328,7 @@ def test_functions_of_a_trip_take_what_they_are_called_with(body):
         ),
         ({"called": "my/part"}, "is called 'my/part'"),
         ({"called": "kept"}, "is called 'kept'"),
-        (
-            {"projection": torch.nn.Linear(3, 3)},
-            r"defines 'projection'",
-        ),
+        ({"projection": torch.nn.Linear(3, 3)}, r"defines 'projection'"),
         ({"decorated": False}, r"write @dataclass\(frozen=True\) above class Mine"),
     ],
 )

@@ -77,11 +77,7 @@ def trained(model: str, method: str = "fedavg", **options) -> unskew.Result:
 @pytest.mark.parametrize(
     ("config", "files", "words"),
     [
-        (
-            {"model_type": "bert"},
-            {"model_bin": b"x"},
-            "model.bin is a pickle, which could run code and is never opened",
-        ),
+        ({"model_type": "bert"}, {"model_bin": b"x"}, "model.bin is a pickle, which could run code"),
         ({"model_type": "bert"}, {}, "has no model.safetensors; save the model with save_pretrained"),
         ([1], {"model_safetensors": b""}, "cannot be read as JSON .ValueError: it holds no keys"),
     ],

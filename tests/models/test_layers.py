@@ -35,10 +35,7 @@ def with_norm(norm: nn.Module, flat: bool = False) -> nn.Sequential:
     [
         (nn.BatchNorm2d(8, track_running_stats=False), "'0.1' keeps no running statistics"),
         (nn.BatchNorm2d(8, momentum=None), r"'0.1' averages over all batches it has seen \(momentum=None\)"),
-        (
-            nn.InstanceNorm2d(8, track_running_stats=True),
-            "'0.1' is instance normalisation with running statistics",
-        ),
+        (nn.InstanceNorm2d(8, track_running_stats=True), "'0.1' is instance normalisation"),
         (nn.SyncBatchNorm(8), "'0.1' is nn.SyncBatchNorm"),
     ],
 )

@@ -74,15 +74,9 @@ def test_any_module_can_be_cut_at_its_children():
     ("act", "told"),
     [
         (lambda: models.build("harnett", (1, 128, 3), 6), "Did you mean 'harnet'"),
-        (
-            lambda: models.build("harnet", (1, 8, 8), 6),
-            r"E123 .*needs samples of \[1, 128, 3\], got \[1, 8, 8\]",
-        ),
+        (lambda: models.build("harnet", (1, 8, 8), 6), r"E123 .*of \[1, 128, 3\], got \[1, 8, 8\]"),
         (lambda: models.build("mlp(hiden=3)", (4,), 2), "E104"),
-        (
-            lambda: models.check_module(nn.Linear(4, 7), (4,), 2),
-            r"gives \[2, 7\] for two samples; expected \[2, 2\]",
-        ),
+        (lambda: models.check_module(nn.Linear(4, 7), (4,), 2), r"gives \[2, 7\] for .*; expected \[2, 2\]"),
         (lambda: models.check_module(nn.Linear(5, 2), (4,), 2), "E123 the model fails"),
         (lambda: models.from_file("nowhere.py:make", (4,), 2), "there is no file"),
         (lambda: Network(models.build("mlp", (4,), 2), (4,)).check_cut("fc9"), "E104"),

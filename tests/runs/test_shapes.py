@@ -91,23 +91,11 @@ def test_facts_of_something_else_are_one_sentence(change, told):
 @pytest.mark.parametrize(
     ("held", "told"),
     [
-        (
-            {"received": {"classes": [0], "columns": 2, "png": 'x"><script>'}},
-            "'received.png' string should match",
-        ),
-        (
-            {"received": {"classes": [0], "columns": 10**9, "png": ""}},
-            "'received.columns' should be less than",
-        ),
-        (
-            {"confusion": {"all": [[1, 2], [3]], "names": [], "sites": []}},
-            "different lengths under 'confusion'",
-        ),
+        ({"received": {"classes": [0], "columns": 2, "png": 'x"><script>'}}, "'received.png' string"),
+        ({"received": {"classes": [0], "columns": 10**9, "png": ""}}, "'received.columns' should be less"),
+        ({"confusion": {"all": [[1, 2], [3]], "names": [], "sites": []}}, "lengths under 'confusion'"),
         ({"tsne": {"names": [], "local": {"client": [1], "label": [], "xy": []}}}, "lengths under 'tsne'"),
-        (
-            {"exposure": {"share": 1.0, "since": [[1], [1, 2]], "names": ["a", "b"]}},
-            "lengths under 'exposure'",
-        ),
+        ({"exposure": {"share": 1.0, "since": [[1], [1, 2]], "names": ["a", "b"]}}, "under 'exposure'"),
         ([], "should hold keys and values"),
     ],
 )

@@ -172,10 +172,7 @@ def test_what_cannot_be_asked_for_is_one_sentence(text, says):
         (lambda y, p: torch.ones(3), "'f' returned 3 numbers; it must return one number"),
         (lambda y, p: "good", "'f' returned 'good'"),
         (lambda y, p: {}, "'f' returned {}"),
-        (
-            lambda y, p: 1 / 0,
-            r"'f' failed with ZeroDivisionError: division by zero; it is given y \[4\] and answers \[4\]",
-        ),
+        (lambda y, p: 1 / 0, r"'f' failed with ZeroDivisionError: .*; it is given y \[4\] and answers"),
         (lambda y: 1, "'f' failed with TypeError.*return None where it is undefined"),
     ],
 )

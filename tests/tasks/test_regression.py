@@ -84,11 +84,7 @@ def test_gradient_descent_as_numpy_does_it():
     ("y", "target", "says"),
     [
         (np.where(np.arange(60) == 7, np.nan, Y), "price", "E404 .*training sample 7 is nan .1 such"),
-        (
-            np.full(60, 4.0),
-            "price",
-            "E404 .*'price' is 4 in every training sample, so there is nothing to learn",
-        ),
+        (np.full(60, 4.0), "price", "E404 .*'price' is 4 in every training sample"),
         (np.array(["a", "b"] * 30), "price", "E404 .*one number a sample"),
         (np.stack([Y, Y], 1), "price", r"E404 .*targets are float64 \[60, 2\]"),
         (Y, None, "E404 .*ask for regression: name the target, target='price'"),

@@ -152,17 +152,9 @@ def test_no_label_is_renumbered():
 @pytest.mark.parametrize(
     ("y", "classes", "says"),
     [
-        (
-            X,
-            None,
-            r"the label of every place is the token at that place; give the token that follows: x = ids\[:, :-1\]",
-        ),
+        (X, None, r"the label of every place is the token at that place; give .* x = ids"),
         (np.where(Y >= 0, Y, -7), None, r"training sample 0 at \[3\] is -7"),
-        (
-            np.where(np.arange(N)[:, None] == 4, -100, Y),
-            None,
-            "no place of sample 4 has a label; leave the sample out",
-        ),
+        (np.where(np.arange(N)[:, None] == 4, -100, Y), None, "no place of sample 4 has a label"),
         (np.where(Y > 0, 100 * Y, Y), None, "only 7 different labels, but the largest is 600; give classes"),
         (Y, ["a", "b"], "2 classes need labels from 0 to 1"),
         (Y.astype(float), None, "but not zeros and ones"),
@@ -175,18 +167,9 @@ def test_labels_that_cannot_be_meant_so(y, classes, says):
 
 def test_what_does_not_fit_tokens_is_one_sentence():
     for given, says in (
-        (
-            {"model": Speaker(turned=True)},
-            r"E123 .*\[2, 7, 5\] .* expected \[2, 5, 7\], a row of logits a token",
-        ),
-        (
-            {"model": "auto"},
-            r"E123 no model that comes with unskew answers at every token; .* model='hf\(path=FOLDER\)'",
-        ),
-        (
-            {"model": "mlp"},
-            "E123 model 'mlp' gives one answer per sample, but each sample has a label for each token",
-        ),
+        ({"model": Speaker(turned=True)}, r"E123 .*\[2, 7, 5\] .* expected \[2, 5, 7\]"),
+        ({"model": "auto"}, r"E123 no model that comes with unskew answers at every token"),
+        ({"model": "mlp"}, "E123 model 'mlp' gives one answer per sample, but each sample has a label"),
         ({"skew": "dirichlet:0.3"}, "E103 .*these samples have a label for each token; use iid"),
         ({"metrics": "ece"}, "E126 the metric 'ece' does not fit tokens"),
     ):
