@@ -74,9 +74,8 @@ def test_a_comparison_shows_all_rounds_of_all_runs(bars, tmp_path):
 
 def test_no_bar_where_none_is_wanted_or_there_is_no_notebook(bars, monkeypatch, capsys):
     unskew.run("fedavg", progress=False, **TINY)
-    monkeypatch.setattr(
-        sys.modules["IPython"], "get_ipython", lambda: None
-    )  # IPython is loaded, but nobody's kernel
+    # IPython is loaded, but nobody's kernel
+    monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: None)
     unskew.run("fedavg", **TINY)
     monkeypatch.delitem(sys.modules, "IPython")
     unskew.run("fedavg", **TINY)

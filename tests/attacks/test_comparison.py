@@ -70,9 +70,8 @@ def test_scores_stand_beside_what_attacks_found(compared):
         for s in schema.read_privacy(path / "fedavg--s0")[schema.ATTACKS]["membership"]["scores"]
         if s["main"]
     ]
-    assert (
-        len({s["of"].split(", ")[1] for s in membership}) == 2
-    )  # few shadows can do worse than the loss alone
+    # few shadows can do worse than the loss alone
+    assert len({s["of"].split(", ")[1] for s in membership}) == 2
     assert fedavg["leaks"][0]["value"]["mean"] == max(s["value"] for s in membership)
     page = (path / "report.html").read_text().split('id="h-tradeoff"')[1].split("</section>")[0]
     assert leak["command"].split()[3] in page

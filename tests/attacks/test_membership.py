@@ -99,9 +99,8 @@ def test_areas_and_rates_by_hand():
     assert success.auc(members, others) == 0.75
     assert success.tpr_at(0.01, members, others) == 0.5  # no false positive is allowed
     assert success.tpr_at(0.5, members, others) == 1.0
-    assert (
-        success.tpr_at(0.01, np.array([2.0]), others) == 0.0
-    )  # a tie with a stranger would be a false positive
+    # a tie with a stranger would be a false positive
+    assert success.tpr_at(0.01, np.array([2.0]), others) == 0.0
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.001])

@@ -39,9 +39,8 @@ def test_the_last_round_is_heard_again_and_ends_with_the_runs_bits(run):
     scene = Scene(run)
     heard = scene.last_round
     scene.close()
-    mean = torch.stack([r.weights["head.bias"] for r in heard.replies]).mean(
-        0
-    )  # all clients have as many samples
+    # all clients have as many samples
+    mean = torch.stack([r.weights["head.bias"] for r in heard.replies]).mean(0)
     assert len(heard.replies) == 3
     assert torch.allclose(mean, scene.final.weights["head.bias"], atol=1e-6)
     assert content(run) == before

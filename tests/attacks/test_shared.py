@@ -17,9 +17,8 @@ from unskew.errors import UsageError
 
 def scores(path, attack) -> dict[tuple[str, str], Score]:
     scene = Scene(path)
-    listed = {
-        (s.of, s.metric): s for s in reversed(attack.attempt(scene, 0).scores)
-    }  # of several payloads the first
+    # of several payloads the first
+    listed = {(s.of, s.metric): s for s in reversed(attack.attempt(scene, 0).scores)}
     scene.close()
     return listed
 
@@ -47,9 +46,8 @@ def test_prototypes_of_one_sample_tell_more_than_those_of_many(rebafl):
     assert one.ceiling > one.value
     assert not [s.doubt for s in listed.values() if s.doubt]
     assert one.n == 12
-    assert listed[
-        "as sent, linear", "SSIM above class mean"
-    ].main  # stands for the attack, and what nobody sent does not
+    # stands for the attack, and what nobody sent does not
+    assert listed["as sent, linear", "SSIM above class mean"].main
     assert not one.main
 
 

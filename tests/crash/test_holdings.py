@@ -104,9 +104,8 @@ def test_what_a_checkpoint_says_does_not_grow_with_the_clients(tmp_path):
 def test_files_stay_while_this_checkpoint_or_the_one_before_refers_to_them(tmp_path):
     rng, before, store = random.Random(3), {}, DiskStore(tmp_path)
     for t in range(1, 60):
-        if (
-            t % 7 == 0
-        ):  # a resumed run knows what the checkpoint says, and what a killed round left is removed
+        # a resumed run knows what the checkpoint says, and what a killed round left is removed
+        if t % 7 == 0:
             facts = store.facts()
             store.close()
             (tmp_path / "r000099.safetensors").write_bytes(b"")

@@ -31,9 +31,8 @@ def test_rows_report_what_an_attack_found_between_its_bounds(runs, monkeypatch):
     found = {(e["row"], e["method"]): e for e in done.result["entries"]}
     assert set(found) == {
         *(("accuracy", m) for m in ("FedAvg", "Pairs", "Fours")),
-        *(
-            (row, m) for row in ("pairs", "fewer") for m in ("Pairs", "Fours")
-        ),  # FedAvg's clients share nothing like it
+        # FedAvg's clients share nothing like it
+        *((row, m) for row in ("pairs", "fewer") for m in ("Pairs", "Fours")),
     }
     kept = json.loads(next(runs.rglob("leaks/context-*.json")).read_text())
     scores = {s["of"]: s for s in kept["scores"] if s["metric"] == "accuracy"}

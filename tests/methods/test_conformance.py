@@ -169,9 +169,8 @@ def test_a_rule_that_is_broken_is_named_once_with_its_line(broken, told):
     assert re.fullmatch(told + ".*", first.detail), first.detail
     one_lane = [f for f in others if "number of workers" in f.name]  # where the rule is not watched over
     said = {f.detail for f in others if f not in one_lane}
-    same = {
-        d for d in said if re.fullmatch(told + ".*", d)
-    }  # of a step of another size, where two workers train
+    # of a step of another size, where two workers train
+    same = {d for d in said if re.fullmatch(told + ".*", d)}
     assert said - same == {"could not run, for the same reason"}
 
 

@@ -89,9 +89,8 @@ def test_the_list_of_methods_that_keep_weights_beside_the_model_is_whole():
     assert tuple(sorted(keepers())) == KEEPERS
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in KEEPERS if n != "apple"]
-)  # its shares descend the loss with all that is added
+# its shares descend the loss with all that is added
+@pytest.mark.parametrize("name", [n for n in KEEPERS if n != "apple"])
 def test_no_other_part_moves_what_a_part_keeps_beside_the_model(name):
     parts = registry.parse(name).parts
     alone = kept_beside(Method(*parts, Still()))

@@ -212,9 +212,8 @@ def test_each_step_finds_what_the_last_one_left_and_private_state_stays(lanes):
         replies = made.trainer.train(made.down(made.begin(), 3), [0, 1, 2, 3], private)
     finally:
         made.trainer.close()
-    assert (
-        len({float(r.shares["steps"]["all"]) for r in replies}) > 2
-    )  # clients take different numbers of steps
+    # clients take different numbers of steps
+    assert len({float(r.shares["steps"]["all"]) for r in replies}) > 2
     for reply in replies:
         shared = {name: float(t) for name, t in reply.shares["steps"].items()}
         assert shared["now"] == shared["all"] == shared["old"] + 1

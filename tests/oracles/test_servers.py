@@ -488,9 +488,8 @@ class ClipMedian(FedAvg):
             d = [{n: r.w[n] - self.w[n] for n in names} for r in replies]
             norms = [sum(float((t**2).sum()) for t in d_k.values()) ** 0.5 for d_k in d]
             most = self.factor * statistics.median(norms)
-            keep = [
-                min(1, most / norm) if norm else 1 for norm in norms
-            ]  # statistics of one sample do not move
+            # statistics of one sample do not move
+            keep = [min(1, most / norm) if norm else 1 for norm in norms]
             for n in names:
                 w[n] = self.w[n] + sum(p_k * d_k[n] * keep_k for p_k, d_k, keep_k in zip(p, d, keep))
         return w

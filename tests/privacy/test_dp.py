@@ -85,9 +85,8 @@ def test_sums_that_are_shared_count_in_the_same_norm():
     assert float(both[0] / both[5]) == pytest.approx(0.6 / 8.0, rel=1e-4)
     scaled = dp.DP(epsilon=0, noise_multiplier=2.0, scale=0.1)
     replies, _ = released(scaled, [reply(0, [0.6, 0.0], sums=[8.0, 0.0])], declared=SUMS)
-    assert float(Ups.of(replies).seen_by("p")["sums"].sum(0)[0]) == pytest.approx(
-        8.0
-    )  # 0.6^2 + 0.8^2 is just 1
+    # 0.6^2 + 0.8^2 is just 1
+    assert float(Ups.of(replies).seen_by("p")["sums"].sum(0)[0]) == pytest.approx(8.0)
 
 
 def test_every_client_counts_the_same_whatever_it_says_of_its_size():

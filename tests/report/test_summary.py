@@ -103,9 +103,8 @@ def test_a_target_is_reached_by_equality_and_counts_its_own_round():
     assert bytes_to(r, 0.5) == 2 * (10 + 20)
     assert bytes_to(r, 0.2) == 2 * 10
     assert math.isnan(bytes_to(r, 0.71))
-    assert (
-        bytes_to(run("m", accuracy=[0.9, 0.9], first=0, sent=[10]), 0.5) == 0
-    )  # the untrained model was good enough
+    # the untrained model was good enough
+    assert bytes_to(run("m", accuracy=[0.9, 0.9], first=0, sent=[10]), 0.5) == 0
 
 
 def test_every_column_has_its_own_series():

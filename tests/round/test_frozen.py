@@ -65,9 +65,8 @@ def test_nothing_that_is_frozen_changes_or_leaves(lanes, method):
     module = model()
     result = trained(lanes, module, method)
     after = floats(result.model)
-    held = (
-        ("backbone", "middle.1") if method == "fedbn" else ("backbone",)
-    )  # FedBN's server never sees a norm
+    # FedBN's server never sees a norm
+    held = ("backbone", "middle.1") if method == "fedbn" else ("backbone",)
     for name, before in floats(module).items():
         if name in after:  # MOON puts other layers in the head's place
             assert torch.equal(after[name], before) == name.startswith(held), name

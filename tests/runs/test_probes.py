@@ -165,9 +165,8 @@ def test_correlation_is_of_a_batch_and_its_features_at_the_cut_under_the_model_o
     probe = Correlation(lens(samples=None))
     probe.trainer.client = client
     probe._sharing = lambda: (SimpleNamespace(name="flea"), "cut")  # type: ignore[method-assign]
-    pairs = [
-        distance_correlation(x, (x - 2).abs()) for x in (Client(0).x[:3], Client(1).x[:6])
-    ]  # 3 samples, a batch of 6
+    # 3 samples, a batch of 6
+    pairs = [distance_correlation(x, (x - 2).abs()) for x in (Client(0).x[:3], Client(1).x[:6])]
     values = probe.measure(ended([0, 1])).values
     assert values["correlation"] == pytest.approx((pairs[0][0] + pairs[1][0]) / 2)
     assert values["correlation_squared"] == pytest.approx((pairs[0][1] + pairs[1][1]) / 2)

@@ -76,9 +76,8 @@ def test_scores_of_classes_by_hand():
     )
     assert balanced_accuracy(y, p.argmax(1)) == pytest.approx((1 / 2 + 1 + 0) / 3)
     assert class_macro_f1(y, p.argmax(1)) == pytest.approx((2 / 4 + 2 / 3 + 0) / 3)
-    assert class_macro_f1(np.array([0, 0, 1]), np.array([0, 2, 1])) == pytest.approx(
-        (2 / 3 + 1) / 2
-    )  # class 2 is absent
+    # class 2 is absent
+    assert class_macro_f1(np.array([0, 0, 1]), np.array([0, 2, 1])) == pytest.approx((2 / 3 + 1) / 2)
     assert brier(y, p) == pytest.approx((0.06 + 0.86 + 0.14 + 0.98) / 4)
     assert class_perplexity(y, p) == pytest.approx((0.8 * 0.3 * 0.7 * 0.2) ** (-1 / 4))
     assert class_perplexity(np.zeros(9, int), np.full((9, 5), 0.2)) == pytest.approx(5)
@@ -253,9 +252,8 @@ def test_over_a_network_the_sites_values_are_the_simulators(tmp_path, name):
         assert "s2 round 1: 'score/global.secret' was not asked for. Score dropped." in said
     else:
         assert not said
-    values = {
-        at: v for at, v in values.items() if at in expected or at[1] != "personal@client"
-    }  # also in round 0 there
+    # also in round 0 there
+    values = {at: v for at, v in values.items() if at in expected or at[1] != "personal@client"}
     assert values == pytest.approx(expected, abs=2e-6)
     assert not record.series("global", "auroc")[0]
     assert bool(alone.series("global", "auroc")[0]) == (name == "fedavg")
