@@ -112,10 +112,7 @@ def test_a_run_that_its_budget_has_ended_is_audited_beside_what_it_claims(tmp_pa
 
 def claim_of(run, unit: str = "sample", again=None) -> audit.Claim:
     scene = Scene(run)
-    try:
-        return audit.claim_of(scene, unit, again(scene) if again else scene.run)
-    finally:
-        scene.close()
+    return audit.claim_of(scene, unit, again(scene) if again else scene.run)
 
 
 def test_the_claim_is_no_less_than_that_of_the_smaller_clients_that_were_trained_for_the_audit(tmp_path):

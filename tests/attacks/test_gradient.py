@@ -34,8 +34,7 @@ def smooth(tmp_path_factory):
     (folder / "smooth.py").write_text(SMOOTH)
     model = f"{folder / 'smooth.py'}:smooth"
     scene = Scene(trained(folder, model=model, clients=4, samples=5, rounds=2), code=UserCode(model=model))
-    yield scene
-    scene.close()
+    return scene
 
 
 def values(scene: Scene, **settings) -> dict[str, float]:
@@ -65,7 +64,6 @@ def test_a_dense_layer_of_the_input_gives_a_sample_exactly(tmp_path):
     assert alone["PSNR, dB"] > 60
     assert alone["share above 40 dB"] == 1
     assert values(scene, samples=16, batch=8, at="first", steps=1)["share above 40 dB"] > 0
-    scene.close()
 
 
 def test_of_two_samples_the_units_that_one_moves_give_it_and_the_others_a_mixture():
@@ -128,7 +126,6 @@ def test_noise_is_in_an_update_as_it_was_sent(tmp_path):
     pytest.importorskip("dp_accounting")
     scene = Scene(trained(tmp_path, "dpsgd(clip=0.1,noise_multiplier=8.0)", samples=4))
     scores = {s.metric: s for s in Gradient(samples=2, batch=0, steps=40).attempt(scene, 0).scores}
-    scene.close()
     assert scores["MSE"].value > scores["MSE"].floor
 
 

@@ -22,8 +22,7 @@ def memorised(tmp_path_factory):
         "clients": 2, "samples": 25, "rounds": 2, "epochs": 30, "lr": 0.3, "model": "mlp(hidden=[64])",
     }  # fmt: skip
     scene = Scene(trained(folder, data=noise(folder, 400), **settings))
-    yield scene
-    scene.close()
+    return scene
 
 
 def values(scene: Scene, attack: Membership) -> dict[tuple[str, str], float]:
@@ -57,7 +56,6 @@ def test_a_client_whose_samples_look_otherwise_is_not_taken_for_one_who_betrays_
     k, members = scene.run.federation.clients - 1, scene.run.federation.train[3]
     own = like_those_of(scene.run.federation, k, scene.trainer.samples.x[torch.as_tensor(members)], 0)
     scores = {s.of: s for s in Membership(clients=4, shadows=0).attempt(scene, 0).scores if s.metric == "AUC"}
-    scene.close()
     test = torch.as_tensor(scene.run.federation.x_test[scene.run.federation.test[k]])
     assert own is not None
     assert {t.numpy().tobytes() for t in own.x} <= {t.numpy().tobytes() for t in test}
@@ -84,7 +82,6 @@ def test_shadows_start_from_what_the_attacked_client_was_sent(tmp_path):
         for other in models[1:]:  # one batch of the same samples
             torch.testing.assert_close(other[n], models[0][n])
     assert {of for of, _ in values(scene, attack)} >= {f"{target.of}, lira", "merged model, lira"}
-    scene.close()
 
 
 def test_the_ratio_is_that_of_two_normal_laws():
@@ -127,7 +124,6 @@ def test_models_of_which_clients_keep_a_part_are_refused(tmp_path, method, kept)
     model = "cnn_small(batch_norm=True)" if method == "fedbn" else "mlp(hidden=[16])"
     scene = Scene(trained(tmp_path, method, model=model, rounds=1))
     refusal = Membership(clients=1, shadows=0).refuse(scene)
-    scene.close()
     assert refusal is not None
     assert refusal.startswith("its clients keep '")
     assert kept in refusal.split("'")[1]

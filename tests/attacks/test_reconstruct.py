@@ -20,8 +20,7 @@ FEW = {"model": "cnn_small", "samples": 40, "rounds": 3}
 @pytest.fixture(scope="module")
 def flea(tmp_path_factory):
     scene = Scene(trained(tmp_path_factory.mktemp("flea"), "flea(alpha=0.5)", **FEW))
-    yield scene
-    scene.close()
+    return scene
 
 
 def of(scene: Scene, attack) -> dict[tuple[str, str], float]:
@@ -107,7 +106,6 @@ def test_raw_inputs_are_read_as_they_are_and_averages_blurred(tmp_path):
     assert of(raw, Reconstruct())["as sent", "MSE"] == 0
     blurred = of(mixed, Reconstruct())["as sent", "MSE"]
     alone = {s.metric: s.floor for s in Reconstruct().attempt(mixed, 0).scores}["MSE"]
-    raw.close(), mixed.close()
     assert 0.01 < blurred < alone
 
 

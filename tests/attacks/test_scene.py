@@ -38,7 +38,6 @@ def test_the_last_round_is_heard_again_and_ends_with_the_runs_bits(run):
     before = content(run)
     scene = Scene(run)
     heard = scene.last_round
-    scene.close()
     # all clients have as many samples
     mean = torch.stack([r.weights["head.bias"] for r in heard.replies]).mean(0)
     assert len(heard.replies) == 3
@@ -133,7 +132,6 @@ def test_the_report_says_what_was_measured_by_which_command_and_what_was_not(cop
 
 def test_the_attackers_own_samples_are_held_by_nobody_and_equal_none_that_is_attacked(run, monkeypatch):
     scene = Scene(run)
-    scene.close()
     federation, stored = scene.run.federation, scene.trainer.samples.x
     attacked = stored[torch.as_tensor(federation.train.rows)]
     own = auxiliary.unseen(federation, attacked, 0)

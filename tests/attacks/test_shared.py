@@ -19,7 +19,6 @@ def scores(path, attack) -> dict[tuple[str, str], Score]:
     scene = Scene(path)
     # of several payloads the first
     listed = {(s.of, s.metric): s for s in reversed(attack.attempt(scene, 0).scores)}
-    scene.close()
     return listed
 
 
@@ -56,12 +55,10 @@ def test_prototypes_with_noise_are_attacked_as_they_were_sent(tmp_path):
     pytest.importorskip("dp_accounting")
     scene = Scene(trained(tmp_path / "little", "fedproto+dpsgd(sums_noise=0.4)", samples=40))
     listed = Prototype(samples=20, behind=(1,), own=60, steps=5, clients=1).attempt(scene, 0).scores
-    scene.close()
     assert {s.of.split(",")[0] for s in listed} == {"as sent"}
     hidden = Scene(trained(tmp_path / "much", "fedproto+dpsgd", samples=40))
     with pytest.raises(UsageError, match="no client that can be attacked sent a count above 0"):
         Prototype(own=100, steps=20).attempt(hidden, 0)
-    hidden.close()
 
 
 def test_a_prototype_is_read_with_the_model_of_the_client_that_sent_it(rebafl):
@@ -84,7 +81,6 @@ def test_a_prototype_is_read_with_the_model_of_the_client_that_sent_it(rebafl):
         ours, merged = (net.features_of(w, x).mean(0) for w in (client, scene.final.weights))
         assert torch.allclose(sent, ours, atol=1e-4)
         assert not torch.allclose(sent, merged, atol=1e-4)
-    scene.close()
 
 
 def test_means_of_few_records_are_matched_once_the_noise_is_small(tmp_path):
@@ -103,7 +99,6 @@ def test_every_seed_of_an_attack_reads_payloads_that_were_computed_again_once(tm
     began, rounds = [], scene.rounds
     monkeypatch.setattr(scene, "rounds", lambda: began.append(1) or rounds())
     attempts = [Match().attempt(scene, seed) for seed in (0, 1, 0)]
-    scene.close()
     assert len(began) == 1
     assert attempts[0].scores == attempts[2].scores
     assert attempts[0].scores[0].n > 0

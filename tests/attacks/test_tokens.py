@@ -62,8 +62,7 @@ def run(
 @pytest.fixture(scope="module")
 def attacked(folder):
     scene = run(folder)
-    yield scene
-    scene.close()
+    return scene
 
 
 def test_an_update_names_the_words_of_a_clients_samples(attacked):
@@ -89,7 +88,6 @@ def test_decay_and_the_kind_of_table_hide_nothing(folder, tmp_path, settings):
         (tmp_path / file).write_bytes((folder / file).read_bytes())
     scene = run(tmp_path, **settings)
     assert {s.value for s in Tokens().attempt(scene, 0).scores} == {1.0}
-    scene.close()
 
 
 def test_what_hides_rows_leaves_the_attacker_what_it_knew(folder, tmp_path):
@@ -99,7 +97,6 @@ def test_what_hides_rows_leaves_the_attacker_what_it_knew(folder, tmp_path):
     outcome = Tokens().attempt(scene, 0)
     assert not [s.doubt for s in outcome.scores if s.doubt]
     assert next(s for s in outcome.scores if s.main).value < 0.95
-    scene.close()
 
 
 def test_rows_shrink_together_and_rounding_is_no_change():

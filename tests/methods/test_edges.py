@@ -113,13 +113,10 @@ def begun(text, rounds=0, **changes):
     made = loop_of(
         resolve(conformance.short_settings(**changes), conformance.small_federation(), registry.parse(text))
     )
-    try:
-        state = made.begin()
-        for t in range(1, rounds + 1):
-            state, _ = made.round(state, t)
-        return made, state
-    finally:
-        made.trainer.close()
+    state = made.begin()
+    for t in range(1, rounds + 1):
+        state, _ = made.round(state, t)
+    return made, state
 
 
 @pytest.mark.parametrize(
@@ -138,13 +135,10 @@ def weights(text, rounds=3, federation=None, model=None, **changes):
             conformance.short_settings(**changes), federation or conformance.small_federation(), method, model
         )
     )
-    try:
-        state = made.begin()
-        for t in range(1, rounds + 1):
-            state, _ = made.round(state, t)
-        return {n: v for n, v in state.weights.items() if "." in n and not n.startswith("fedbr.")}
-    finally:
-        made.trainer.close()
+    state = made.begin()
+    for t in range(1, rounds + 1):
+        state, _ = made.round(state, t)
+    return {n: v for n, v in state.weights.items() if "." in n and not n.startswith("fedbr.")}
 
 
 def equal_sizes():

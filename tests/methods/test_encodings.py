@@ -77,7 +77,6 @@ def heard():
         loop = conformance.loop_for(registry.parse(name))
         start = loop.down(loop.begin(), 1)
         rounds[name] = loop, start, loop.trainer.train(start, [0, 4], {})
-        loop.trainer.close()
     return rounds
 
 
@@ -168,6 +167,5 @@ def test_what_dp_clips_is_the_decoded_change():
     for name in ("topk(share=1)+dp(noise_multiplier=1)", "dp(noise_multiplier=1)"):
         loop = conformance.loop_for(registry.parse(name), rounds=1)
         ends.append(loop.round(loop.begin(), 1)[0].weights)
-        loop.trainer.close()
     for name, t in ends[0].items():
         assert_close(t, ends[1][name])

@@ -20,7 +20,6 @@ def shares(method: str, model: str = "") -> dict[str, Share]:
     """Every Share of a method on colour images of 8x8, by `part/leaf`."""
     parts = registry.parse(method)
     loop = conformance.loop_for(parts, **({"model": model} if model else {}))
-    loop.trainer.close()
     declared = {}
     for part in parts.parts:
         for every in (part.shares(loop.fed), *(trip.shares(loop.fed) for trip in part.trips)):
@@ -83,6 +82,5 @@ class Quiet(Part):
 def test_a_part_that_does_not_say_counts_as_the_strictest():
     loop = conformance.loop_for(Method(Quiet()))
     loop.round(loop.begin(), 1)
-    loop.trainer.close()
     (row,) = [r for r in loop.record.rows["ledger"] if r["share"] == "quiet/x"]
     assert (row["kind"], row["samples"]) == ("inputs", 1)

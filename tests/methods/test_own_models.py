@@ -60,11 +60,8 @@ class Shift(Part):
 def kept_beside(method, client=0):
     """What a client keeps beside the model after its first round."""
     loop = conformance.loop_for(method)
-    try:
-        (reply,) = loop.trainer.train(loop.down(loop.begin(), 1), [client], {})
-        return {n: t for n, t in reply.private["kept"].items() if n in loop.fed.net.extra}
-    finally:
-        loop.trainer.close()
+    (reply,) = loop.trainer.train(loop.down(loop.begin(), 1), [client], {})
+    return {n: t for n, t in reply.private["kept"].items() if n in loop.fed.net.extra}
 
 
 def keepers():
@@ -74,7 +71,6 @@ def keepers():
         method = registry.parse(name)
         if any(type(p).weights is not Part.weights for p in method.parts):
             loop = conformance.loop_for(method)
-            loop.trainer.close()
             names += [name] if set(loop.fed.net.extra) & loop.trainer.kept else []
     return names
 

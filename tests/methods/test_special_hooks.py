@@ -78,11 +78,8 @@ class Another(Numbered):
 
 def replies_of(method, lanes="8"):
     made = conformance.loop_for(method, lanes=lanes)
-    try:
-        start = made.down(made.begin(), 1)
-        return made, start, {r.client: r for r in made.trainer.train(start, [1, 4, 5], {})}
-    finally:
-        made.trainer.close()
+    start = made.down(made.begin(), 1)
+    return made, start, {r.client: r for r in made.trainer.train(start, [1, 4, 5], {})}
 
 
 @pytest.mark.parametrize("lanes", ["1", "8"])
@@ -141,20 +138,17 @@ def test_every_reader_says_that_a_part_hands_on_which_dispatches_and_does_not_sa
     """Explain, the lines before round 1, the ledger, attacks, the method's page and a site's policy."""
     silent, words = Silent(), "what it makes for each of them"
     made = conformance.loop_for(Method(silent), lanes="8")
-    try:
-        start = made.down(made.begin(), 1)
-        made.ledger.broadcast(1, [1, 4], start, made.deliveries.send(start, [1, 4]))
-        assert [row["hands_on"] for row in made.record.rows["ledger"]] == [words, words]
-        assert f"silent hands on to other clients: {words}" in "\n".join(disclosure.disclosure_lines(made))
-        assert f"who are sent {words};" in what_it_tells(made.method, made.fed)[0]
-        assert f"The server hands on to other clients: {words}." in method_pages.method_page(
-            silent, made.fed, "its defaults"
-        )
-        assert Profile(silent, made.fed, "").hands_on == words
-        with pytest.raises(UsageError, match=rf"'silent' has the coordinator send other sites {words}"):
-            check_settings(Policy(), made.method, 16, 3, False)
-    finally:
-        made.trainer.close()
+    start = made.down(made.begin(), 1)
+    made.ledger.broadcast(1, [1, 4], start, made.deliveries.send(start, [1, 4]))
+    assert [row["hands_on"] for row in made.record.rows["ledger"]] == [words, words]
+    assert f"silent hands on to other clients: {words}" in "\n".join(disclosure.disclosure_lines(made))
+    assert f"who are sent {words};" in what_it_tells(made.method, made.fed)[0]
+    assert f"The server hands on to other clients: {words}." in method_pages.method_page(
+        silent, made.fed, "its defaults"
+    )
+    assert Profile(silent, made.fed, "").hands_on == words
+    with pytest.raises(UsageError, match=rf"'silent' has the coordinator send other sites {words}"):
+        check_settings(Policy(), made.method, 16, 3, False)
 
 
 @dataclass(frozen=True)
@@ -170,10 +164,7 @@ class Round(Part):
 @pytest.mark.parametrize("lanes", ["1", "8"])
 def test_what_leaves_is_what_it_returns_and_what_is_kept_is_what_was_trained(lanes):
     made = conformance.loop_for(Method(Round(), *registry.parse("fedbn").parts), lanes=lanes)
-    try:
-        replies = made.trainer.train(made.down(made.begin(), 3), [1, 2], {})
-    finally:
-        made.trainer.close()
+    replies = made.trainer.train(made.down(made.begin(), 3), [1, 2], {})
     for reply in replies:
         assert {float(t.min()) for t in reply.weights.values()} == {3}
         assert {float(t.max()) for t in reply.weights.values()} == {3}
@@ -207,11 +198,8 @@ class Steps(Part):
 @pytest.mark.parametrize("lanes", ["1", "8"])
 def test_each_step_finds_what_the_last_one_left_and_private_state_stays(lanes):
     made = conformance.loop_for(Method(Steps()), lanes=lanes)
-    try:
-        private = {1: {"steps": {"now": torch.tensor(100.0)}}}
-        replies = made.trainer.train(made.down(made.begin(), 3), [0, 1, 2, 3], private)
-    finally:
-        made.trainer.close()
+    private = {1: {"steps": {"now": torch.tensor(100.0)}}}
+    replies = made.trainer.train(made.down(made.begin(), 3), [0, 1, 2, 3], private)
     # clients take different numbers of steps
     assert len({float(r.shares["steps"]["all"]) for r in replies}) > 2
     for reply in replies:
@@ -224,4 +212,3 @@ def test_what_begin_did_not_make_is_refused():
     made = conformance.loop_for(Method(Steps(leaf="other")), lanes="8")
     with pytest.raises(UsageError, match=r"E127 the hook `carry` of 'steps' .* returned 'other'"):
         made.trainer.train(made.down(made.begin(), 1), [0, 1], {})
-    made.trainer.close()

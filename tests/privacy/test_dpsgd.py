@@ -66,7 +66,6 @@ def test_epsilon_is_that_of_the_client_that_is_protected_least(first, passes):
     """passes: 2 in each of 3 rounds, or 5 in the first one and 2 in each of the others."""
     method = registry.parse("dpsgd(noise_multiplier=4.0)")
     loop = conformance.loop_for(method, epochs=2, rounds=3, first_epochs=first)
-    loop.trainer.close()
     told = accounts(loop.method, loop.fed, np.zeros((8, 3)), "drawn so")["dpsgd"]
     each = [
         epsilon_after(passes * -(-n // 16), min(1.0, 16 / n), 4.0, 1e-5)
@@ -91,20 +90,16 @@ def test_batch_normalisation_is_refused_in_a_sentence():
 
 def test_a_loss_that_would_leave_a_site_is_withheld():
     loop = conformance.loop_for(registry.parse("dpsgd"))
-    try:
-        start = loop.down(loop.begin(), 1)
-        assert all(float(r.loss) > 0 for r in loop.trainer.train(start, [0, 4], {}))
-        loop.trainer.chance = SystemSource()
-        first, again = (loop.trainer.train(start, [0, 4], {}) for _ in range(2))
-    finally:
-        loop.trainer.close()
+    start = loop.down(loop.begin(), 1)
+    assert all(float(r.loss) > 0 for r in loop.trainer.train(start, [0, 4], {}))
+    loop.trainer.chance = SystemSource()
+    first, again = (loop.trainer.train(start, [0, 4], {}) for _ in range(2))
     assert [r.loss for r in first] == [0.0, 0.0]
     assert not any(torch.equal(first[0].weights[n], t) for n, t in again[0].weights.items())
 
 
 def test_absences_last_for_their_period_also_where_chance_is_secret():
     loop = conformance.loop_for(registry.parse("dpsgd"), availability="persistent:0.5x20")
-    loop.trainer.close()
     loop.chance = SystemSource()  # as over a network
     assert len({tuple(loop.attendance(t).answered.tolist()) for t in range(1, 21)}) == 1
     loop.who = Availability.parse("poisson:0.5")  # on which a guarantee may rest

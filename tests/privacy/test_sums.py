@@ -29,18 +29,9 @@ def norm(v) -> float:
     return float(torch.cat([t.flatten() for t in v.values()]).double().norm())
 
 
-@pytest.fixture
-def loop_of():
-    """Runs of the test federation, by method, whose trainers are closed in the end."""
-    loops = []
-
-    def of(text, **changes):
-        loops.append(conformance.loop_for(registry.parse(text) if isinstance(text, str) else text, **changes))
-        return loops[-1]
-
-    yield of
-    for loop in loops:
-        loop.trainer.close()
+def loop_of(text, **changes):
+    """A run of the test federation."""
+    return conformance.loop_for(registry.parse(text), **changes)
 
 
 def measured(loop, k, measure, rows=None, raw=True):
@@ -69,7 +60,7 @@ def test_what_one_sample_adds_is_at_most_the_clip_as_one_vector():
         assert norm(DPSGD().sample_sum({"mu": torch.tensor([bad, 1.0]), "n": torch.tensor(1.0)}, None)) == 0
 
 
-def test_statistics_are_those_of_a_plain_loop_with_clip_and_noise_by_hand(loop_of):
+def test_statistics_are_those_of_a_plain_loop_with_clip_and_noise_by_hand():
     loop = loop_of("fedrdn+dpsgd(sums_clip=0.8, sums_noise=2.0)")
     fed, k = loop.fed, 0
     (trip,) = FedRDN().trips
@@ -97,7 +88,7 @@ def test_statistics_are_those_of_a_plain_loop_with_clip_and_noise_by_hand(loop_o
 
 @pytest.mark.parametrize("far", [1.0, 1e4])
 @pytest.mark.parametrize("model", ["cnn_small", "mlp(hidden=(8,))"])
-def test_one_sample_more_moves_a_sum_by_the_clip_at_most(loop_of, far, model):
+def test_one_sample_more_moves_a_sum_by_the_clip_at_most(far, model):
     """Also of what the model makes of it, and whatever the other samples are."""
     loop = loop_of("dpsgd(sums_clip=0.3)", model=model)
     w, rows = loop.fed.net.weights(), loop.trainer.samples.rows[4]
@@ -115,7 +106,7 @@ def test_one_sample_more_moves_a_sum_by_the_clip_at_most(loop_of, far, model):
         assert apart == pytest.approx(0.3, rel=1e-4), "every sample here is longer than that"
 
 
-def test_no_two_sums_have_the_same_noise(loop_of):
+def test_no_two_sums_have_the_same_noise():
     """Of two in one hook, two rounds, two clients, a hook and a trip."""
     loop = loop_of("fedproto+ccvr+dpsgd")
     trainer, start = loop.trainer, loop.down(loop.begin(), 1)
@@ -142,7 +133,7 @@ def test_no_two_sums_have_the_same_noise(loop_of):
     assert 4 < deviations < 20
 
 
-def test_noise_has_its_deviation_and_over_a_network_is_nobodys_to_draw_again(loop_of):
+def test_noise_has_its_deviation_and_over_a_network_is_nobodys_to_draw_again():
     loop = loop_of("fedproto+dpsgd(sums_noise=2.0, sums_clip=3.0)")
     trainer, start = loop.trainer, loop.down(loop.begin(), 1)
 
@@ -193,7 +184,7 @@ def test_steps_and_sums_together_cost_what_dp_accounting_says(kinds):
         ("dpsgd", 0), ("fedrdn+dpsgd", 1), ("ccvr+dpsgd", 2), ("fedrdn+fedproto+ccvr+dpsgd", 10),
     ],
 )  # fmt: skip
-def test_every_sum_of_a_run_is_in_its_account(loop_of, text, sums):
+def test_every_sum_of_a_run_is_in_its_account(text, sums):
     loop = loop_of(text.replace("dpsgd", "dpsgd(noise_multiplier=2.0, sums_noise=5.0)"), rounds=7)
     assert loop.fed.sums == sums
     told = accounts(loop.method, loop.fed, np.zeros((8, 3)), "drawn so")["dpsgd"]
@@ -206,7 +197,7 @@ def test_every_sum_of_a_run_is_in_its_account(loop_of, text, sums):
     assert (f"{said} with noise 5 x clip 1" in told.release) == bool(sums)
 
 
-def test_a_count_that_may_be_noise_is_unknown_and_said_before_round_1(loop_of):
+def test_a_count_that_may_be_noise_is_unknown_and_said_before_round_1():
     loop = loop_of("fedrdn+dpsgd(sums_noise=10.0)")
     ((code, text),) = loop.run.remarks
     assert code == "E128"
@@ -294,7 +285,7 @@ def test_the_list_of_what_sees_one_sample_at_a_time_is_whole():
 
 
 @pytest.mark.parametrize("text", ALONE)
-def test_a_batch_trains_as_its_samples_one_by_one_do(loop_of, text):
+def test_a_batch_trains_as_its_samples_one_by_one_do(text):
     """What `alone` declares: the mean loss of a batch and its gradient are the means of the samples' own."""
     from unskew.round.lanes import LaneViews
     from unskew.round.layers import Kernels, use_kernels

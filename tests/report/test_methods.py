@@ -11,7 +11,6 @@ from unskew.runs import conformance
 def page_of(text: str) -> str:
     method = registry.parse(text)
     loop = conformance.loop_for(method)
-    loop.trainer.close()
     return method_page(method.parts[0], loop.fed, "eight clients")
 
 

@@ -16,7 +16,6 @@ ANY = conformance.run_for(Method()).fed
 def row(name: str) -> dict[str, str]:
     method = registry.parse(name)
     loop = conformance.loop_for(method)
-    loop.trainer.close()
     text = overview_page({name: (method.parts[0], loop.fed, catalogue.entries()[name].summary)})
     (line,) = [line for line in text.splitlines() if line.startswith(f"| [`{name}`]")]
     return dict(zip(OVERVIEW_HEAD, (cell.strip() for cell in line[1:-1].split(" | ")), strict=True))

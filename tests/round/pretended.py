@@ -409,5 +409,4 @@ def rounds_of(run: run.Run, rounds: int = 2) -> tuple[dict[str, Tensor], Loop]:
     now = loop.begin()
     for t in range(1, rounds + 1):
         now, _ = loop.round(now, t)
-    loop.trainer.close()
     return {n: t.cpu() for n, t in now.weights.items()}, loop

@@ -137,7 +137,6 @@ def test_clients_side_by_side_have_one_copy_of_what_is_frozen(method, frozen, mo
     names.clear()  # of the step that tries the model out
     Watched.stacked.clear()
     *_, state = remaining_rounds(loop, loop.begin(), lambda *_: None)
-    loop.trainer.close()
     assert Watched.stacked == {not frozen}
     assert ("1.weight" in names) == (not frozen)
     held = {**flat_tree(loop.store.fetch([0]).get(0, {})), **flat_tree(state.slices)}

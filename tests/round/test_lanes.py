@@ -91,7 +91,6 @@ def test_equals_the_usual_loop(lanes, optimiser, settings, opt, name):
     module = build(name, (1, 8, 8))
     clients, start = trainer(module, (1, 8, 8), lanes=lanes, optimiser=optimiser, **settings)
     replies = clients.train(start, range(len(SIZES)), {})
-    clients.close()
     assert [r.client for r in replies] == [0, 1, 2, 3, 4, 5, 6]  # client 7 has no samples
     for r in replies:
         expected = usual(clients, r.client, module, opt)
@@ -107,7 +106,6 @@ def test_batch_normalisation_equals_the_usual_loop(lanes):
     module = with_norms()
     clients, start = trainer(module, BN, lanes=lanes)
     replies = clients.train(start, range(len(SIZES)), {})
-    clients.close()
     for r in replies:
         expected = usual(clients, r.client, module, lambda p: torch.optim.SGD(p, 0.05))
         for n, t in expected.items():
@@ -117,7 +115,6 @@ def test_batch_normalisation_equals_the_usual_loop(lanes):
 def trained(module, method, lanes, workers, cohort):
     clients, start = trainer(module, BN, method, lanes, workers)
     replies = clients.train(start, cohort, {})
-    clients.close()
     return {r.client: r.weights for r in replies}
 
 
@@ -158,7 +155,6 @@ def test_dropout_masks_belong_to_the_client():
     for lanes in (1, 3, 8):
         clients, start = trainer(net(), (1, 8, 8), lanes=lanes)
         ends.append(clients.train(start, range(7), {}))
-        clients.close()
     for a, b, c in zip(*ends):
         assert all(torch.equal(b.weights[n], c.weights[n]) for n in b.weights)
         assert max(float((a.weights[n] - b.weights[n]).abs().max()) for n in a.weights) < 1e-5
@@ -166,7 +162,6 @@ def test_dropout_masks_belong_to_the_client():
         nn.Sequential(net()[0], nn.Sequential(*list(net()[1])[:2]), net()[2]), (1, 8, 8), lanes=3
     )
     plain = clients.train(start, [0], {})[0]
-    clients.close()
     assert any(not torch.equal(t, u) for t, u in zip(plain.weights.values(), ends[1][0].weights.values()))
 
 
@@ -174,7 +169,6 @@ def test_one_client_federation_is_centralised_training():
     module = build("cnn_small", (1, 8, 8))
     clients, start = trainer(module, (1, 8, 8), lanes=1)
     reply = clients.train(start, [4], {})[0]
-    clients.close()
     merged = weighted_mean(start.weights, Ups.of([reply]))
     assert all(torch.equal(merged[n], reply.weights[n]) for n in reply.weights)
 

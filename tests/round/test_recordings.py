@@ -53,7 +53,6 @@ def trained(
         made.replays = None
     rounds = [replace(start, t=t, lr=start.lr / t) for t in (1, 2, 3)]
     replies = [r for sent in rounds for r in made.train(sent, range(5), {})]
-    made.close()
     return {f"{i}/{n}": w for i, r in enumerate(replies) for n, w in {**r.weights, "loss": r.loss}.items()}
 
 
@@ -101,7 +100,6 @@ def test_a_model_that_draws_for_itself_is_not_recorded(replays):
     made.fed.net.draws = True
     for t in (1, 2, 3):
         made.train(replace(start, t=t), [0, 1], {})
-    made.close()
     assert not replays
 
 
@@ -123,7 +121,6 @@ def rounds(loop: Loop, state: State, last: int, recorded: bool = True) -> State:
         loop.trainer.replays = None
     while state.t < last:
         state, _ = loop.round(state, state.t + 1)
-    loop.trainer.close()
     return state
 
 
@@ -194,7 +191,6 @@ def test_a_short_run_records_nothing_and_a_longer_one_does():
         state, _ = loop.round(state, t)
         stages = [s for stages in loop.trainer.replays.stages.values() for s in stages.values()]
         assert sum(r is not None for s in stages for r in s.recorded.values()) == count
-    loop.trainer.close()
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def trainer(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
 ) -> tuple[Trainer, Broadcast]:
-    """(a trainer of these clients, what round 1 sends them). The trainer must be closed."""
+    """(a trainer of these clients, what round 1 sends them)."""
     g = torch.Generator().manual_seed(5)
     x, y = torch.rand(sum(sizes), *shape, generator=g), torch.randint(0, CLASSES, (sum(sizes),), generator=g)
     rows = [np.arange(a, b) for a, b in pairwise(np.cumsum([0, *sizes]))]
