@@ -109,10 +109,10 @@ def test_ccvr_draws_from_a_singular_covariance():
     assert_close(drawn[:, 0] - 1, 2 * (drawn[:, 1] + 1), 5)
 
 
-def begun(text, rounds=0, **changes):
-    made = loop_of(
-        resolve(conformance.short_settings(**changes), conformance.small_federation(), registry.parse(text))
-    )
+def begun(text, rounds=3, federation=None, model=None):
+    """(the loop, the state after these rounds)."""
+    federation = federation or conformance.small_federation()
+    made = loop_of(resolve(conformance.short_settings(), federation, registry.parse(text), model))
     state = made.begin()
     for t in range(1, rounds + 1):
         state, _ = made.round(state, t)
@@ -128,16 +128,8 @@ def test_the_ledger_says_whether_the_server_reads_each_clients_weights(method, r
     assert [row["reads"] for row in weights] == [reads]
 
 
-def weights(text, rounds=3, federation=None, model=None, **changes):
-    method = registry.parse(text) if isinstance(text, str) else text
-    made = loop_of(
-        resolve(
-            conformance.short_settings(**changes), federation or conformance.small_federation(), method, model
-        )
-    )
-    state = made.begin()
-    for t in range(1, rounds + 1):
-        state, _ = made.round(state, t)
+def weights(*given, **more):
+    _, state = begun(*given, **more)
     return {n: v for n, v in state.weights.items() if "." in n and not n.startswith("fedbr.")}
 
 
