@@ -37,7 +37,7 @@ def rebafl(tmp_path_factory):
 
 
 def test_prototypes_of_one_sample_tell_more_than_those_of_many(rebafl):
-    listed = scores(rebafl, Prototype(samples=12, behind=(1, 3), own=120, steps=30, clients=2))
+    listed = scores(rebafl, Prototype(samples=12, behind=(1, 3), own=120, steps=2, clients=2))
     groups = {of.split(",")[0] for of, _ in listed}
     assert groups == {"as sent", "of 1 sample", "of 3 samples"}
     one, few = (listed[f"{of}, linear", "SSIM above class mean"] for of in ("of 1 sample", "of 3 samples"))
@@ -54,11 +54,11 @@ def test_prototypes_with_noise_are_attacked_as_they_were_sent(tmp_path):
     """Those of a few samples were computed without the noise; a class that noise hides was a traceback."""
     pytest.importorskip("dp_accounting")
     scene = Scene(trained(tmp_path / "little", "fedproto+dpsgd(sums_noise=0.4)", samples=40))
-    listed = Prototype(samples=20, behind=(1,), own=60, steps=5, clients=1).attempt(scene, 0).scores
+    listed = Prototype(samples=20, behind=(1,), own=60, steps=1, clients=1).attempt(scene, 0).scores
     assert {s.of.split(",")[0] for s in listed} == {"as sent"}
     hidden = Scene(trained(tmp_path / "much", "fedproto+dpsgd", samples=40))
     with pytest.raises(UsageError, match="no client that can be attacked sent a count above 0"):
-        Prototype(own=100, steps=20).attempt(hidden, 0)
+        Prototype(own=100, steps=1).attempt(hidden, 0)
 
 
 def test_a_prototype_is_read_with_the_model_of_the_client_that_sent_it(rebafl):
