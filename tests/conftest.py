@@ -45,9 +45,7 @@ def unsynced(monkeypatch):
 def closed_trainers(monkeypatch):
     """Trainers that a test makes are closed after it."""
     made, real = list[Trainer](), Trainer.__init__
-    monkeypatch.setattr(
-        Trainer, "__init__", lambda self, *a, **more: made.append(self) or real(self, *a, **more)
-    )
+    monkeypatch.setattr(Trainer, "__init__", lambda self, *a, **k: made.append(self) or real(self, *a, **k))
     yield
     for trainer in made:
         if hasattr(trainer, "_pool"):

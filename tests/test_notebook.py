@@ -100,9 +100,7 @@ def test_the_bar_escapes_what_it_shows(bars):
 
 
 def test_in_a_real_kernel(tmp_path):
-    nbclient = pytest.importorskip(
-        "nbclient", reason="nbclient is not installed: pip install nbclient ipykernel"
-    )
+    nbclient = pytest.importorskip("nbclient", reason="pip install nbclient ipykernel")
     nbformat = pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
     code = f"import unskew\nunskew.run('fedavg', **{TINY!r})"

@@ -133,9 +133,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_command_refutes_a_run_that_learns_by_heart_what_it_claims_to_protect(
-    fault, tmp_path, monkeypatch
-):
+def test_the_command_refutes_a_run_that_learns_by_heart_what_it_should_protect(fault, tmp_path, monkeypatch):
     method, patches = FAULTS[fault]
     for name, planted in patches.items():
         monkeypatch.setattr(DPSGD, name, planted)

@@ -48,9 +48,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def run(
-    folder: Path, method: str = "fedavg", name: str = "r", model: str = "Bag", **settings: object
-) -> Scene:
+def run(folder: Path, method: str = "fedavg", name: str = "r", model: str = "Bag", **settings) -> Scene:
     few = {
         "clients": 3, "rounds": 2, "epochs": 1, "batch": 10, "workers": 1, "skew": "iid", "lr": 0.1,
     } | settings  # fmt: skip

@@ -147,9 +147,7 @@ def damage(file: Path, how: str, rng: random.Random) -> None:
         shutil.copy(rng.choice(others), file)
 
 
-def damaged(
-    template: Path, expected: tuple[object, ...], rng: random.Random, folder: Path
-) -> tuple[str, Outcome]:
+def damaged(template: Path, expected: tuple, rng: random.Random, folder: Path) -> tuple[str, Outcome]:
     """Damage one file of a copy of a run and resume it. Returns what was done, and how it ended."""
     run = folder / "r"
     shutil.rmtree(run, ignore_errors=True)

@@ -217,6 +217,4 @@ def test_what_a_server_makes_of_sound_replies_must_be_finite():
     """Every round was skipped, and the checks spoke of a learning rate that is too high, or of nothing."""
     (done,) = conformance.check_method(Undefined(), [conformance.is_deterministic])
     assert not done.ok
-    assert re.match("the server's hooks, from finite replies: round 1: after the merge .*", done.detail), (
-        done.detail
-    )
+    assert done.detail.startswith("the server's hooks, from finite replies: round 1: after the merge "), done

@@ -85,9 +85,7 @@ def test_fednova_adds_up_the_absolute_coefficients_of_a_strong_pull(mu):
 def test_ccvr_is_refused_before_it_trains_where_its_covariances_have_no_room(monkeypatch):
     facts = {"clients": 2, "classes": 2, "features": 40_000, "sizes": np.array([5, 5])}
     fed = SimpleNamespace(**facts, kind_at=lambda cut, kind: kind)
-    told = (
-        "E108 'ccvr' cannot run here: its server would hold 25.6 GB at once, 12.8 GB from each of 2 clients"
-    )
+    told = "E108 'ccvr' cannot run here: its server would hold 25.6 GB at once, 12.8 GB from each of 2"
     with pytest.raises(UsageError, match=told):
         hardware.check_memory(registry.parse("ccvr"), fed, has=20 * 10**9)
     hardware.check_memory(registry.parse("ccvr"), fed, has=26 * 10**9)

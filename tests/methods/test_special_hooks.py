@@ -143,9 +143,7 @@ def test_every_reader_says_that_a_part_hands_on_which_dispatches_and_does_not_sa
     assert [row["hands_on"] for row in made.record.rows["ledger"]] == [words, words]
     assert f"silent hands on to other clients: {words}" in "\n".join(disclosure.disclosure_lines(made))
     assert f"who are sent {words};" in what_it_tells(made.method, made.fed)[0]
-    assert f"The server hands on to other clients: {words}." in method_pages.method_page(
-        silent, made.fed, "its defaults"
-    )
+    assert f"hands on to other clients: {words}." in method_pages.method_page(silent, made.fed, "defaults")
     assert Profile(silent, made.fed, "").hands_on == words
     with pytest.raises(UsageError, match=rf"'silent' has the coordinator send other sites {words}"):
         check_settings(Policy(), made.method, 16, 3, False)

@@ -159,9 +159,7 @@ def test_a_pass_from_a_cut_that_others_pass_by_is_refused(made, cut):
     """The shortcut held what zeros gave, and clients trained on the sum of that and others' activations."""
     with pytest.raises(
         UsageError,
-        match=(
-            f"E108 'flea' cannot run here: it mixes samples at '{cut}', and other paths of the model pass it"
-        ),
+        match=f"E108 'flea' cannot run here: it mixes samples at '{cut}', and other paths of the model",
     ):
         trained(made(), f"flea(cut={cut})")
     trained(Shortcut(), "flea(cut=first)")

@@ -98,9 +98,7 @@ FOLDING = {"vae_fmnist", "vae_cifar", "mlp", "cnn_small", "rebafl_fmnist", "reba
 
 
 @pytest.mark.parametrize(("name", "sample", "classes", "parameters", "cut"), SHOWN)
-def test_a_model_is_as_the_page_says_and_blocks_end_in_a_head_that_gets_a_vector(
-    name, sample, classes, parameters, cut
-):
+def test_a_model_is_as_the_page_says_and_its_head_gets_a_vector(name, sample, classes, parameters, cut):
     shape = tuple(map(int, sample.split("×")))
     with torch.device("meta"):
         module = models.build(name, shape, int(classes), shape[1:] if name == "unet" else ())

@@ -213,9 +213,7 @@ def agree(case: Case, oracle: type[FedAvg], atol: float = 1e-5, **settings: Any)
 def assert_same(engine: Mapping[Any, Any], plain: Mapping[Any, Any], atol: float, where: str) -> None:
     """Both trees have the same leaves, and their numbers differ by at most `atol`."""
     ours_, theirs = leaves(engine), leaves(plain)
-    assert sorted(ours_) == sorted(theirs), (
-        f"{where}: the engine has {sorted(ours_)}, the oracle {sorted(theirs)}"
-    )
+    assert sorted(ours_) == sorted(theirs), f"{where}: {sorted(ours_)}, the oracle {sorted(theirs)}"
     for name, value in theirs.items():
         torch.testing.assert_close(
             ours_[name].double(), torch.as_tensor(value).double(), rtol=0, atol=atol,

@@ -161,15 +161,11 @@ class Turns:
 
     def step(self) -> None:
         rests = head_rests(self.c, self.head)
-        for optimiser in [
-            turn for turn, is_head in ((self.own, True), (self.body, False)) if not rests[is_head]
-        ]:
+        for optimiser in [o for o, is_head in ((self.own, True), (self.body, False)) if not rests[is_head]]:
             optimiser.step()
 
 
-@pytest.mark.parametrize(
-    "case", [Case("mlp", optimiser="sgd", momentum=0.9), Case("cnn", 0.9)], ids=lambda c: c.model
-)
+@pytest.mark.parametrize("case", [Case("mlp", 0.9), Case("cnn", 0.9)], ids=lambda c: c.model)
 def test_fedrep(case: Case) -> None:
     agree(case, FedRep, head=0.6)
 

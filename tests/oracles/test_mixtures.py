@@ -104,9 +104,7 @@ class CFL(Dispatched):
             for leaving in combinations(members, size)
             if members[0] not in leaving
         ]
-        between = {
-            way: max(float(unit[i] @ unit[j]) for i in way for j in set(members) - set(way)) for way in ways
-        }
+        between = {w: max(float(unit[i] @ unit[j]) for i in w for j in set(members) - set(w)) for w in ways}
         leaving = min(ways, key=lambda way: between[way])
         if ((1 - between[leaving]) / 2) ** 0.5 > self.gap:
             self.th.append(dict(self.th[c]))
@@ -152,9 +150,7 @@ class IFCA(FedAvg):
 
     def nearest(self, k: int) -> int:
         rows = self.given.rows(k)
-        losses = [
-            float(cross_entropy(self.evaluated(th, self.x[rows])[0], self.y[rows])) for th in self.models
-        ]
+        losses = [float(cross_entropy(self.evaluated(w, self.x[rows])[0], self.y[rows])) for w in self.models]
         return losses.index(min(losses))
 
     def client(self, k: int) -> Client:
@@ -915,9 +911,7 @@ class FedMask(Dispatched):
             for batch in self.given.sample(k, len(rows), "fedmask").split(self.case.batch):
                 loss = cross_entropy(split_forward(model, self.x[batch])[0], self.y[batch])
                 with torch.no_grad():
-                    for p, g in zip(
-                        parameters.values(), torch.autograd.grad(loss, list(parameters.values()))
-                    ):
+                    for p, g in zip(parameters.values(), torch.autograd.grad(loss, [*parameters.values()])):
                         p -= self.case.lr * g
         return {n: p.detach() - self.w[n] for n, p in parameters.items()}
 

@@ -97,9 +97,7 @@ class FedAdam(FedAvg):
         return w
 
 
-@pytest.mark.parametrize(
-    ("case", "rule"), [(Case("cnn", 0.9), "yogi"), (Case(), "adagrad")], ids=lambda v: str(v)
-)
+@pytest.mark.parametrize(("case", "rule"), [(Case("cnn", 0.9), "yogi"), (Case(), "adagrad")], ids=str)
 def test_the_other_rules(case: Case, rule: str) -> None:
     agree(case, FedAdam, rule=rule, tau=0.1, beta1=0.5)
 

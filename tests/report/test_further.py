@@ -52,9 +52,7 @@ def test_json_has_every_metric_by_scope(runs):
 
 def test_the_terminal_and_the_page_say_them_too(runs):
     text = results_table.plain(summary.summary_table(runs))
-    assert (
-        "AUROC, %, fedavg: global 85.5 ± 0.0, global@client 75.0 ± 0.0 (mean over 2 of 20 clients)\n" in text
-    )
+    assert "AUROC, %, fedavg: global 85.5 ± 0.0, global@client 75.0 ± 0.0 (mean over 2 of 20 clients)" in text
     assert "\ncost, fedprox: global 12.5 ± 0.71" in text
     html = page.page(runs, "c")
     assert "75.0 ± 0.0 (2/20)" in html

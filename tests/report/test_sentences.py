@@ -19,9 +19,7 @@ from unskew.report.sections import (
     measures,
     reproducibility,
 )
-from unskew.report.sections import (
-    rounds as rounds_section,
-)
+from unskew.report.sections import rounds as rounds_section
 
 FEDERATION = {
     "name": "digits", "skew": "classes:2", "clients": 3, "names": ["a", "b", "c"],

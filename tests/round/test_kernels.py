@@ -16,9 +16,7 @@ RECTIFIERS = [
 ]  # fmt: skip
 
 
-def gradients(
-    function: Callable[[Tensor], Tensor], x: Tensor, kernels: Kernels | None
-) -> tuple[Tensor, Tensor]:
+def gradients(function: Callable, x: Tensor, kernels: Kernels | None) -> tuple[Tensor, Tensor]:
     x = x.clone().requires_grad_()
     if kernels is None:
         y = function(x)

@@ -122,9 +122,7 @@ class Drawn(nn.Module):
         return self.head(seen[-1].flatten(1))
 
 
-def ended(
-    run: Callable[[], Mapping[str, Tensor]], expected: type[Exception], words: str
-) -> Mapping[str, Tensor]:
+def ended(run: Callable, expected: type[Exception], words: str) -> Mapping[str, Tensor]:
     """What the run gives, nothing if it ends in this error with these words."""
     try:
         return run()

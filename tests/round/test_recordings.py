@@ -43,9 +43,7 @@ def replays(monkeypatch) -> list[Recording]:
     return done
 
 
-def trained(
-    recorded: bool, module: nn.Module, method: str | Method = "fedavg", **given: Any
-) -> dict[str, Tensor]:
+def trained(recorded: bool, module: nn.Module, method: str | Method = "fedavg", **given: Any):
     """Weights and losses of all replies of three rounds whose learning rates differ."""
     given = {"shape": SHAPE, "lanes": 4, "sizes": (40, 33, 21, 18, 7), **given}
     made, start = trainer(module, given.pop("shape"), method, **given)

@@ -80,9 +80,7 @@ class Words(nn.Module):
 WORDS = {"input_ids": IDS, "attention_mask": PRESENT}
 
 
-def trained(
-    method: Any = "fedavg", given: Any = BY_NAME, model: nn.Module | None = None, **more: Any
-) -> unskew.Result:
+def trained(method: Any = "fedavg", given: Any = BY_NAME, model: nn.Module | None = None, **more: Any):
     return unskew.run(method, (given, Y), model=model or Scans(), **{**SETTINGS, **more})
 
 

@@ -252,9 +252,7 @@ def test_what_is_no_list_of_callbacks_is_refused(given, says):
 @pytest.mark.parametrize("answer", [0.5, np.ones(2)])
 def test_an_answer_that_is_no_sentence_ends_no_run_unnoticed(answer):
     """A score that was handed back, as other libraries have it, ended the run after the next round."""
-    with pytest.raises(
-        StateError, match=r"E127 .*Answering failed in 'evaluated' at round 0: .* it returned"
-    ):
+    with pytest.raises(StateError, match=r"E127 .*Answering failed in 'evaluated' at .* it returned"):
         trained(Answering(answer))
 
 

