@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from tests.attacks.runs import noise, trained
+from tests.attacks.runs import trained
 from tests.cli.calling import call
 from unskew.attacks.kinds import audit
 from unskew.attacks.scene import Scene
@@ -79,15 +79,6 @@ def test_a_true_claim_for_clients_is_not_refuted_by_canaries_that_are_samples():
     assert max(second for _, second in bounds) <= of_samples.epsilon
     assert of_samples == audit.Claim(2 * claim.epsilon, (1 + math.exp(claim.epsilon)) * DELTA)
     assert audit.Claim(20.0, 1e-3).replaced() == audit.Claim(math.inf, 0.0) == audit.NO_CLAIM.replaced()
-
-
-@pytest.fixture(scope="module")
-def memorised(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("noise")
-    settings = {
-        "clients": 2, "samples": 40, "rounds": 1, "epochs": 40, "lr": 0.3, "model": "mlp(hidden=[64])",
-    }  # fmt: skip
-    return trained(folder, data=noise(folder, 300), **settings)
 
 
 def test_a_run_that_its_budget_has_ended_is_audited_beside_what_it_claims(tmp_path):

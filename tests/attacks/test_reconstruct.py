@@ -66,6 +66,15 @@ def test_the_first_layers_activations_give_the_image_back(flea):
     assert 0 < scores["white-box inversion", success.WORST] <= scores["white-box inversion", "MSE"]
 
 
+def test_a_quarter_of_a_lesson_stops_the_training_and_channels_are_scaled_apart():
+    x = torch.stack([torch.arange(24.0).reshape(12, 2), 5 + 10 * torch.arange(24.0).reshape(12, 2)], 1)
+    train, stopping = Lesson(x, x, 1, 0).parts()
+    assert (len(train), sorted([*train.tolist(), *stopping.tolist()])) == (9, [*range(12)])
+    mean, std = decoders.scale(x)
+    assert (mean.flatten().tolist(), mean.shape) == ([11.5, 120.0], std.shape)
+    assert std.flatten().tolist() == pytest.approx([50**0.5, 10 * 50**0.5])
+
+
 @pytest.mark.parametrize("n", [30, 300])
 def test_ridge_regression_inverts_a_linear_map(n):
     """h = x A + b with an orthogonal 9x9 A. By 22 of 30 and by 225 of 300 samples; h is repeated 8 times, so

@@ -122,7 +122,7 @@ def test_files_stay_while_this_checkpoint_or_the_one_before_refers_to_them(tmp_p
 
 def test_an_interruption_at_any_step_of_a_save_loses_nothing(tmp_path, runs, monkeypatch):
     """Every operation of a save on the disk fails once, of a run that goes on from there each time."""
-    for step in range(1, 60, 4):
+    for step in range(1, 60, 7):
         done = 0
 
         def failing(real, step=step):

@@ -22,7 +22,7 @@ from unskew.runs.run_folder import RunFolder
 from unskew.version import revision
 
 SETTINGS = {
-    "clients": 6, "rounds": 5, "epochs": 1, "batch": 32, "samples": 32, "model": "cnn_small", "workers": 1,
+    "clients": 6, "rounds": 5, "epochs": 1, "batch": 32, "samples": 32, "model": "mlp", "workers": 1,
     "availability": "bernoulli:0.7",
 }  # fmt: skip
 METHOD = "scaffold+flea+faug"

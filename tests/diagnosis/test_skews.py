@@ -13,10 +13,12 @@ from unskew.diagnosis.skews import (
     absence,
     disclosure_sentences,
     feature_skew,
+    feature_skews,
     label_skew,
     moments,
     numbers_of,
     skews_of,
+    spread_over,
 )
 
 rng = np.random.default_rng(0)
@@ -55,6 +57,17 @@ def test_feature_skew_by_hand():
     assert feature_skew(sites) == feature_skew(of_two) == pytest.approx(np.sqrt(8.75 / 2.5))
 
 
+def test_the_furthest_site_is_named_and_what_does_not_vary_is_at_no_distance():
+    sites = []
+    for name, values in (("a", np.arange(5.0)), ("b", np.arange(5.0)), ("c", np.arange(10.0, 15.0))):
+        x = np.stack([values, np.ones(5)], 1)
+        sites.append(SiteNumbers(name, 5, np.array([5]), x.mean(0), x.sum(0)[None], (x**2).sum(0)))
+    found = feature_skews(sites)
+    assert found is not None
+    assert (found.varies_F.tolist(), found.skew_F[1], found.furthest_F[0]) == ([True, False], 0, "c")
+    assert feature_skew(sites) == found.skew_F[0] > 2
+
+
 def test_feature_skew_is_the_distance_in_standard_deviations():
     """A 6x6 image's brightness varies by 1/6, so sites 0.25 to either side lie 1.5 deviations apart."""
     sites = numbers_of(federation(ALIKE, shift=0.5))
@@ -90,8 +103,9 @@ def test_a_single_class_and_empty_and_tiny_sites():
 
 
 def test_imbalance_by_hand():
-    """n = (10, 30): 1 - 40^2 / (2 (100 + 900)) = 0.2."""
-    assert skews_of(numbers_of(federation([[0, 1] * 5, [0, 1] * 15]))).imbalance == pytest.approx(0.2)
+    """n = (10, 30): 1 - 40^2 / (2 (100 + 900)) = 0.2; the median is 20, of two classes."""
+    skews = skews_of(numbers_of(federation([[0, 1] * 5, [0, 1] * 15])))
+    assert (skews.imbalance, skews.samples, skews.of_class) == (pytest.approx(0.2), 20, 10)
     assert skews_of(numbers_of(federation([[0, 1] * 5, [], [0, 1] * 15]))).imbalance == pytest.approx(0.2)
 
 
@@ -117,3 +131,5 @@ def test_moments_of_images_and_tables():
     rows = np.arange(6.0).reshape(2, 3)
     assert (moments(rows) == rows).all()
     assert moments(np.zeros((2, 1000))).shape == (2, 256)
+    assert spread_over(1000, 4).tolist() == [0, 333, 666, 999]
+    assert spread_over(3, 4).tolist() == [0, 1, 2]

@@ -22,10 +22,12 @@ def row(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", catalogue.entries())
-def test_every_method_changes_something_and_says_when_to_take_it(name):
+def test_every_method_changes_something_and_says_when_to_take_it_and_what_it_shares(name):
     (part,) = registry.parse(name).parts
-    assert Profile(part, ANY, "").changes
+    profile = Profile(part, ANY, "")
+    assert profile.changes
     assert part.use_when
+    assert all(share.kind for share in profile.shares)
 
 
 def test_a_row_says_what_is_sent_and_who_reads_it():
