@@ -66,6 +66,8 @@ AFTERWARDS = [
     ["attack", "runs/r", "membership", "--samples", "20", "--set", "shadows=2", "--set", "passes=1"],
     ["watch", "runs/r"], ["export", "runs/r", "out"], ["list", "methods"], ["explain", "flea"],
     ["data", "check", "digits"],
+    # whose runs are processes of their own
+    ["compare", "fedavg", *SETTINGS, "--seeds", "1", "--name", "c", "--no-references"],
 ]  # fmt: skip
 
 
@@ -94,13 +96,6 @@ for call in (lambda: unskew.run("fedavg", "t.parquet"), lambda: unskew.run("feda
     assert done.returncode == 0, done.stderr + done.stdout[-500:]
     for package in ("pyarrow", "wandb"):
         assert re.search(rf"{package}.*pip install", done.stdout), done
-
-
-def test_a_comparison_needs_no_extra(tmp_path):
-    """Its runs are processes of their own."""
-    words = ["compare", "fedavg", *SETTINGS, "--seeds", "1", "--name", "c", "--no-references"]
-    done = bare(tmp_path, "-m", "unskew", *words)
-    assert done.returncode == 0, done.stderr + done.stdout[-500:]
 
 
 def test_what_concerns_networks_names_its_extra(tmp_path):

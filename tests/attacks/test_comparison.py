@@ -39,7 +39,7 @@ def compared(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "names", lambda: FEW)
         patch.setattr(Reconstruct, "quick", {"samples": 20, "own": 60, "steps": 20, "exchanges": "last"})
-        patch.setattr(Membership, "quick", {"shadows": 4, "clients": 1, "samples": 60})
+        patch.setattr(Membership, "quick", {"shadows": 2, "clients": 1, "samples": 60})
         words = (
             "compare", "fedavg", "flea", *SMALL, "--model", "mlp(hidden=[16])", "--seeds", "1",
             "--no-references",
