@@ -16,6 +16,7 @@ os.environ.setdefault("MKL_DISABLE_FAST_MM", "1")
 from tests import forked
 from unskew.comparison import workers
 from unskew.methods import feddpms, registry
+from unskew.round.trainer import Trainer
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +39,17 @@ def unsynced(monkeypatch):
     place.
     """
     monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+@pytest.fixture(autouse=True)
+def closed_trainers(monkeypatch):
+    """Trainers that a test makes are closed after it."""
+    made, real = list[Trainer](), Trainer.__init__
+    monkeypatch.setattr(Trainer, "__init__", lambda self, *a, **k: made.append(self) or real(self, *a, **k))
+    yield
+    for trainer in made:
+        if hasattr(trainer, "_pool"):
+            trainer.close()
 
 
 @pytest.fixture

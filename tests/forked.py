@@ -69,8 +69,7 @@ class Process:
 
 
 def _become_worker(commands: int, answers: int, log: Path) -> None:
-    """In the fork: what `python -m unskew.comparison.workers` does, with the streams that a Worker gives it.
-    Never returns."""
+    """In the fork: what `python -m unskew.comparison.workers` does, with a Worker's streams."""
     code = 1
     try:
         errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -22,8 +22,7 @@ SHELL = ("console", "sh", "bash")
 
 @dataclass(frozen=True)
 class Snippet:
-    """One block. kind: its language. file: the name under which a reader saves it, or "". why: why it is not
-    run, or ""."""
+    """A block. kind: its language. file: the name to save it under, or "". why: why it is not run, or ""."""
 
     kind: str
     text: str
@@ -47,8 +46,7 @@ def snippets(page: Path) -> list[Snippet]:
 
 
 def commands(text: str, prompt: str) -> Iterator[list[str]]:
-    """The words of every `unskew` command of a text, without the first one. prompt: what stands before
-    each."""
+    """The words of every `unskew` command of a text but the first. prompt: what stands before each."""
     for line in text.replace("\\\n", " ").splitlines():
         if line.startswith(prompt):
             for part in re.split(r" && |; ", line[len(prompt) :]):

@@ -17,11 +17,8 @@ from tests.test_api import BOUND
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 CALLED = {
-    "PyYAML": "yaml",
-    "scikit-learn": "sklearn",
-    "pillow": "PIL",
-    "typing-extensions": "typing_extensions",
-}
+    "PyYAML": "yaml", "scikit-learn": "sklearn", "pillow": "PIL", "typing-extensions": "typing_extensions",
+}  # fmt: skip
 CALLED |= {"annotated-types": "annotated_types", "dp-accounting": "dp_accounting", "mlflow-skinny": "mlflow"}
 """What is imported of a package that is called otherwise."""
 
@@ -65,15 +62,13 @@ SMALL = {"data": "digits", "clients": 3, "rounds": 1, "epochs": 1, "samples": 30
 
 SETTINGS = [word for name, value in SMALL.items() for word in (f"--{name}", str(value))]
 AFTERWARDS = [
-    ["resume", "runs/r"],
-    ["report", "runs/r"],
+    ["resume", "runs/r"], ["report", "runs/r"],
     ["attack", "runs/r", "membership", "--samples", "20", "--set", "shadows=2", "--set", "passes=1"],
-    ["watch", "runs/r"],
-    ["export", "runs/r", "out"],
-    ["list", "methods"],
-    ["explain", "flea"],
+    ["watch", "runs/r"], ["export", "runs/r", "out"], ["list", "methods"], ["explain", "flea"],
     ["data", "check", "digits"],
-]
+    # whose runs are processes of their own
+    ["compare", "fedavg", *SETTINGS, "--seeds", "1", "--name", "c", "--no-references"],
+]  # fmt: skip
 
 
 def test_commands_and_programs_need_no_extra_and_what_needs_one_names_it(tmp_path):
@@ -101,13 +96,6 @@ for call in (lambda: unskew.run("fedavg", "t.parquet"), lambda: unskew.run("feda
     assert done.returncode == 0, done.stderr + done.stdout[-500:]
     for package in ("pyarrow", "wandb"):
         assert re.search(rf"{package}.*pip install", done.stdout), done
-
-
-def test_a_comparison_needs_no_extra(tmp_path):
-    """Its runs are processes of their own."""
-    words = ["compare", "fedavg", *SETTINGS, "--seeds", "1", "--name", "c", "--no-references"]
-    done = bare(tmp_path, "-m", "unskew", *words)
-    assert done.returncode == 0, done.stderr + done.stdout[-500:]
 
 
 def test_what_concerns_networks_names_its_extra(tmp_path):

@@ -17,8 +17,7 @@ BAR = re.compile(r'<progress value="(\d+)" max="(\d+)"></progress> (.*)')
 
 @pytest.fixture
 def bars(monkeypatch):
-    """What a notebook would show, in order, as (done, total, text); there is a kernel only where `bars` is
-    asked for."""
+    """What a notebook would show, in order, as (done, total, text); only with `bars` is there a kernel."""
     seen: list[tuple[int, int, str]] = []
 
     class Handle:
@@ -75,9 +74,8 @@ def test_a_comparison_shows_all_rounds_of_all_runs(bars, tmp_path):
 
 def test_no_bar_where_none_is_wanted_or_there_is_no_notebook(bars, monkeypatch, capsys):
     unskew.run("fedavg", progress=False, **TINY)
-    monkeypatch.setattr(
-        sys.modules["IPython"], "get_ipython", lambda: None
-    )  # IPython is loaded, but nobody's kernel
+    # IPython is loaded, but nobody's kernel
+    monkeypatch.setattr(sys.modules["IPython"], "get_ipython", lambda: None)
     unskew.run("fedavg", **TINY)
     monkeypatch.delitem(sys.modules, "IPython")
     unskew.run("fedavg", **TINY)
@@ -102,9 +100,7 @@ def test_the_bar_escapes_what_it_shows(bars):
 
 
 def test_in_a_real_kernel(tmp_path):
-    nbclient = pytest.importorskip(
-        "nbclient", reason="nbclient is not installed: pip install nbclient ipykernel"
-    )
+    nbclient = pytest.importorskip("nbclient", reason="pip install nbclient ipykernel")
     nbformat = pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
     code = f"import unskew\nunskew.run('fedavg', **{TINY!r})"

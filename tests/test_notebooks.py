@@ -1,5 +1,4 @@
-"""The notebooks of the documentation: cells that parse, pages with and without what they print; `make matrix`
-executes them."""
+"""The documentation's notebooks: cells parse, pages with and without output; `make matrix` runs them."""
 
 from __future__ import annotations
 

@@ -32,9 +32,14 @@ class Halving(Part):
 
     by: Annotated[float, Gt(0), "factor on the gradient"] = 0.5
     name = "halving"
+    presets = {"halving_not": {"by": 1.0}}
 
     def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
         return {n: self.by * t for n, t in g.items()}
+
+
+class Helper:
+    name = "helper"
 '''
 
 RULE = '''"""Largest (nobody, nowhere): the largest value of every weight.
@@ -188,10 +193,17 @@ class Replied(Probe):
 '''
 
 USE = """
+import sys
 import unskew
+from unskew.methods import catalogue
+
+assert "halving" in catalogue.entries() and "Halving" in dir(unskew) and "torch" not in sys.modules
+
 from unskew.methods import registry
 
-assert {"halving", "largest"} <= registry.names().keys()
+assert {"halving", "largest"} <= registry.names().keys() and "helper" not in registry.names()
+assert registry.names()["halving_not"] == "short for halving(by=1.0)"
+assert registry.parse("halving_not").parts == registry.parse("halving(by=1.0)").parts
 assert unskew.Halving(by=0.25).by == 0.25 and unskew.Largest
 result = unskew.run(
     "halving(by=0.25)+largest", "stripes", model="narrow(width=4)", measure="Replied", rounds=2, clients=3, epochs=1,

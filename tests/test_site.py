@@ -1,5 +1,4 @@
-"""The documentation's pages hang together, as `make docs` builds them: navigation, links, anchors, nothing
-from other hosts."""
+"""The documentation's pages hang together: navigation, links, anchors, nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -83,8 +82,7 @@ def test_what_a_page_would_fetch_from_another_host_is_found(html, fetched):
 
 
 def test_the_site_asks_for_nothing_from_other_hosts():
-    """`make docs` looks at every page that it has built, and browsers are told to fetch nothing from
-    elsewhere."""
+    """`make docs` looks at every page that it has built; browsers may fetch nothing from elsewhere."""
     assert SITE["theme"]["font"] is False
     theme = pages.ROOT / SITE["theme"]["custom_dir"]
     assert all((theme / script).is_file() for script in SITE["extra"]["polyfills"])

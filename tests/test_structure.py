@@ -66,9 +66,7 @@ def circle(graph: dict[Path, set[Path]]) -> list[Path]:
 def test_the_graph_of_folders_has_no_circle():
     graph: dict[Path, set[Path]] = {}
     for name, path in modules().items():
-        others = {
-            folder(modules()[other]) for other in imported(path) if other in modules() and other != name
-        }
+        others = {folder(modules()[to]) for to in imported(path) if to in modules() and to != name}
         graph.setdefault(folder(path), set()).update(others - {folder(path)})
     assert circle({Path("a"): {Path("b")}, Path("b"): {Path("a")}}), "the search finds circles"
     assert not circle(graph), " -> ".join(str(p.relative_to(SOURCE)) for p in circle(graph))
@@ -85,24 +83,15 @@ def test_core_knows_neither_models_nor_data():
 
 
 def test_pure_rooms_touch_no_clock_files_or_global_randomness():
-    pure = {
-        name: path for name, path in modules().items() if name.split(".")[1:2] and name.split(".")[1] in PURE
-    }
+    pure = {name: path for name, path in modules().items() if {*name.split(".")[1:2]} & {*PURE}}
     tops = {(name, other.split(".")[0]) for name, path in pure.items() for other in imported(path)}
     assert not {(name, top) for name, top in tops if top in IMPURE}
 
 
 def test_nothing_is_unpickled_or_evaluated_and_the_seed_is_global_nowhere():
     unsafe = {
-        "eval",
-        "exec",
-        "compile",
-        "torch.load",
-        "yaml.load",
-        "pickle.load",
-        "pickle.loads",
-        "np.random.seed",
-    }
+        "eval", "exec", "compile", "torch.load", "yaml.load", "pickle.load", "pickle.loads", "np.random.seed",
+    }  # fmt: skip
     calls = {
         (name, ast.unparse(node.func))
         for name, path in modules().items()

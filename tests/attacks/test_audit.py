@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from tests.attacks.runs import noise, trained
+from tests.attacks.runs import trained
 from tests.cli.calling import call
 from unskew.attacks.kinds import audit
 from unskew.attacks.target_run import TargetRun
@@ -23,8 +23,7 @@ DELTA = 1e-5
 
 
 def release(sigma: float, seed: int, m: int = 500) -> tuple[np.ndarray, np.ndarray]:
-    """A Gaussian release of a vector with one entry a canary: what the auditor sees, and which canaries were
-    in."""
+    """A Gaussian release, one entry a canary: what the auditor sees, and which canaries were in."""
     rng = np.random.default_rng(seed)
     inside = rng.random(m) < 0.5
     return inside + sigma * rng.normal(size=m), inside
@@ -68,8 +67,7 @@ def test_delta_costs_what_the_theorem_says():
 
 
 def test_a_true_claim_for_clients_is_not_refuted_by_canaries_that_are_samples():
-    """A canary turns the update of its client round, of the largest norm that is allowed: the sum moves by
-    twice the clip."""
+    """A canary turns its client's update round, of the largest norm: the sum moves by twice the clip."""
     claim = audit.Claim(gaussian_epsilon(1 / 2.0, DELTA), DELTA)
     of_samples = claim.replaced()
     bounds = []
@@ -81,20 +79,6 @@ def test_a_true_claim_for_clients_is_not_refuted_by_canaries_that_are_samples():
     assert max(second for _, second in bounds) <= of_samples.epsilon
     assert of_samples == audit.Claim(2 * claim.epsilon, (1 + math.exp(claim.epsilon)) * DELTA)
     assert audit.Claim(20.0, 1e-3).replaced() == audit.Claim(math.inf, 0.0) == audit.NO_CLAIM.replaced()
-
-
-@pytest.fixture(scope="module")
-def memorised(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("noise")
-    settings = {
-        "clients": 2,
-        "samples": 40,
-        "rounds": 1,
-        "epochs": 40,
-        "lr": 0.3,
-        "model": "mlp(hidden=[64])",
-    }
-    return trained(folder, data=noise(folder, 300), **settings)
 
 
 def test_a_run_that_its_budget_has_ended_is_audited_beside_what_it_claims(tmp_path):
@@ -126,8 +110,7 @@ def claim_of(run, unit: str = "sample", again=None) -> audit.Claim:
 
 
 def test_the_claim_is_no_less_than_that_of_the_smaller_clients_that_were_trained_for_the_audit(tmp_path):
-    """With half of its samples left out a client draws each of the others twice as often, and protects it
-    less."""
+    """With half of its samples left out a client draws the others twice as often, and protects them less."""
     pytest.importorskip("dp_accounting")
     run = trained(tmp_path, "dpsgd(clip=1.0,noise_multiplier=2.0)", rounds=2, samples=80)
     kept = schema.read_privacy(run)["dpsgd"]["epsilons"][0]["epsilon"]

@@ -1,5 +1,4 @@
-"""A run's folder may be anybody's: an attack imports no Python file because the folder names it, only those
-the user names."""
+"""A run's folder may be anybody's: an attack imports only the Python files that the user names."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ def share(y, p):
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
-    """A run of its user's own method, model and metric, and a file that says which of them were imported
-    since."""
+    """A run of its user's own method, model and metric, and a file that says which were imported since."""
     folder = tmp_path_factory.mktemp("own")
     mark = folder / "imported"
     for name, text in (("method", METHOD), ("model", MODEL), ("metric", METRIC)):
@@ -114,13 +112,9 @@ def test_resuming_imports_what_the_user_names_and_refuses_a_changed_file(copy):
     """`unskew resume` imported whatever the folder's config.yaml named."""
     run, files, mark = copy
     words = (
-        "--method",
-        files["method"],
-        "--model",
-        f"{files['model']}:make",
-        "--metrics",
+        "--method", files["method"], "--model", f"{files['model']}:make", "--metrics",
         f"{files['metric']}:share",
-    )
+    )  # fmt: skip
     for named in ((), words[:2], words[:4]):
         done = call("resume", str(run), *named)
         assert (done.code, done.err[:4]) == (2, "E506"), done.err

@@ -1,5 +1,4 @@
-"""`compare --privacy`: every finished run is attacked once, beside its score and epsilon, and nothing that
-hinders it fails."""
+"""`compare --privacy`: every finished run is attacked once, beside its score and epsilon."""
 
 from __future__ import annotations
 
@@ -24,19 +23,8 @@ from unskew.report.analysis.runs import read_run
 from unskew.report.analysis.stats import Score
 
 SMALL = (
-    "--clients",
-    "3",
-    "--samples",
-    "30",
-    "--skew",
-    "iid",
-    "--rounds",
-    "2",
-    "--epochs",
-    "1",
-    "--batch",
-    "10",
-)
+    "--clients", "3", "--samples", "30", "--skew", "iid", "--rounds", "2", "--epochs", "1", "--batch", "10",
+)  # fmt: skip
 FEW = {"membership": "", "reconstruct": "", "audit": ""}
 
 
@@ -51,18 +39,11 @@ def compared(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "names", lambda: FEW)
         patch.setattr(Reconstruct, "quick", {"samples": 20, "own": 60, "steps": 20, "exchanges": "last"})
-        patch.setattr(Membership, "quick", {"shadows": 4, "clients": 1, "samples": 60})
+        patch.setattr(Membership, "quick", {"shadows": 2, "clients": 1, "samples": 60})
         words = (
-            "compare",
-            "fedavg",
-            "flea",
-            *SMALL,
-            "--model",
-            "mlp(hidden=[16])",
-            "--seeds",
-            "1",
+            "compare", "fedavg", "flea", *SMALL, "--model", "mlp(hidden=[16])", "--seeds", "1",
             "--no-references",
-        )
+        )  # fmt: skip
         done = call(*words, "--processes", "1", "--privacy", "--name", "c", "--json", cwd=folder)
     assert done.code == 0, done.err
     return folder / "runs" / "c", json.loads(done.out)
@@ -89,9 +70,8 @@ def test_scores_stand_beside_what_attacks_found(compared):
         for s in schema.read_privacy(path / "fedavg--s0")[schema.ATTACKS]["membership"]["scores"]
         if s["main"]
     ]
-    assert (
-        len({s["of"].split(", ")[1] for s in membership}) == 2
-    )  # few shadows can do worse than the loss alone
+    # few shadows can do worse than the loss alone
+    assert len({s["of"].split(", ")[1] for s in membership}) == 2
     assert fedavg["leaks"][0]["value"]["mean"] == max(s["value"] for s in membership)
     page = (path / "report.html").read_text().split('id="h-tradeoff"')[1].split("</section>")[0]
     assert leak["command"].split()[3] in page
@@ -139,8 +119,7 @@ def test_what_cannot_be_attacked_is_told_and_fails_nothing(compared, monkeypatch
 
 
 def test_what_is_pooled_over_seeds_is_of_one_thing():
-    """One seed's age in years squared was averaged with another's scan, where each was the furthest of its
-    seed."""
+    """One seed's age in years squared was averaged with another's scan, the furthest of each seed."""
 
     def run(*scores: tuple[str, float, float]) -> Any:
         base = {"payload": "f", "metric": "MSE", "low": None, "high": None, "ceiling": 0.0, "main": True}

@@ -1,5 +1,4 @@
-"""Gradient: one client's update gives labels and, of few samples under a smooth model, the samples
-themselves."""
+"""Gradient: a client's update gives labels and, of few samples under a smooth model, the samples."""
 
 from __future__ import annotations
 
@@ -125,8 +124,7 @@ def test_clients_that_start_elsewhere_than_all_are_sent_are_not_attacked(name):
     ],
 )
 def test_clients_that_are_made_up_stand_for_none_whose_updates_are_changed_before_they_leave(method, part):
-    """With noise of eight clips in every update the attack gave images back at 24 dB: those of clients
-    without noise."""
+    """With noise of eight clips the attack gave images back at 24 dB: those of clients without noise."""
     run = conformance.run_for(registry.parse(method))
     target = SimpleNamespace(run=run, sent=run.fed.net.trainable)
     reason = Gradient().refuse(target)

@@ -55,12 +55,7 @@ def test_a_client_whose_samples_look_otherwise_is_not_taken_for_one_who_betrays_
     """Strangers were all clients' test samples, turned otherwise than this client's: an update that had
     learnt nothing by heart told members with AUC 0.61 [0.54, 0.69]."""
     settings = {
-        "clients": 4,
-        "samples": 100,
-        "rounds": 3,
-        "lr": 0.1,
-        "skew": "iid+rotate90",
-        "model": "auto",
+        "clients": 4, "samples": 100, "rounds": 3, "lr": 0.1, "skew": "iid+rotate90", "model": "auto",
         "batch": 32,
     }
     target = TargetRun(trained(tmp_path, **settings))
@@ -111,9 +106,8 @@ def test_areas_and_rates_by_hand():
     assert success.auc(members, others) == 0.75
     assert success.tpr_at(0.01, members, others) == 0.5  # no false positive is allowed
     assert success.tpr_at(0.5, members, others) == 1.0
-    assert (
-        success.tpr_at(0.01, np.array([2.0]), others) == 0.0
-    )  # a tie with a stranger would be a false positive
+    # a tie with a stranger would be a false positive
+    assert success.tpr_at(0.01, np.array([2.0]), others) == 0.0
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.001])

@@ -67,6 +67,15 @@ def test_the_first_layers_activations_give_the_image_back(flea):
     assert 0 < scores["white-box inversion", success.WORST] <= scores["white-box inversion", "MSE"]
 
 
+def test_a_quarter_of_a_lesson_stops_the_training_and_channels_are_scaled_apart():
+    x = torch.stack([torch.arange(24.0).reshape(12, 2), 5 + 10 * torch.arange(24.0).reshape(12, 2)], 1)
+    train, stopping = Lesson(x, x, 1, 0).parts()
+    assert (len(train), sorted([*train.tolist(), *stopping.tolist()])) == (9, [*range(12)])
+    mean, std = decoders.scale(x)
+    assert (mean.flatten().tolist(), mean.shape) == ([11.5, 120.0], std.shape)
+    assert std.flatten().tolist() == pytest.approx([50**0.5, 10 * 50**0.5])
+
+
 @pytest.mark.parametrize("n", [30, 300])
 def test_ridge_regression_inverts_a_linear_map(n):
     """h = x A + b with an orthogonal 9x9 A. By 22 of 30 and by 225 of 300 samples; h is repeated 8 times, so
@@ -107,7 +116,6 @@ def test_raw_inputs_are_read_as_they_are_and_averages_blurred(tmp_path):
     assert of(raw, Reconstruct())["as sent", "MSE"] == 0
     blurred = of(mixed, Reconstruct())["as sent", "MSE"]
     alone = {s.metric: s.floor for s in Reconstruct().attempt(mixed, 0).scores}["MSE"]
-    raw.close(), mixed.close()
     assert 0.01 < blurred < alone
 
 
@@ -127,8 +135,7 @@ def test_what_a_decoder_learns_does_not_depend_on_the_unit_of_samples(decoder, m
 
 @pytest.mark.parametrize(("background", "colour"), [(0.0, 1.0), (1.0, 0.0)])
 def test_a_marker_can_be_seen_on_what_is_behind_it(background, colour):
-    """On a white background a marker in the brightest colour was the background: AUC 0.47, as if activations
-    showed nothing."""
+    """On white a marker in the brightest colour was the background: AUC 0.47."""
     x = torch.full((5, 1, 8, 8), background)
     x[:, :, 6:, 6:] = 1 - background
     marker = Marker.on(x, 3)

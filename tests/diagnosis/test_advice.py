@@ -38,8 +38,7 @@ def test_the_most_similar_settings_come_first():
 
 
 def test_a_gain_by_hand():
-    """Distances 0 and d: the gains of each setting weigh 1 / SOFT and 1 / (d^2 + SOFT), shared out over its
-    seeds."""
+    """Distances 0 and d: gains weigh 1 / SOFT and 1 / (d^2 + SOFT), shared out over the seeds."""
     ordered = nearest(MILD.skews, [MILD, STRONG])
     d = ordered[1].distance
     ours, theirs = 1 / SOFT, 1 / (d**2 + SOFT)

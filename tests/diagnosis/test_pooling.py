@@ -105,8 +105,7 @@ def test_images_numbers_and_one_site_have_none():
 
 @pytest.mark.parametrize(("gain", "verdict"), [(0.10, "yes"), (-0.10, "open"), (-0.30, "no")])
 def test_evidence_and_own_rows_are_weighed_by_hand(gain, verdict):
-    """Precisions 1 / (0.04^2 + 0.03^2) = 400 and 1 / 0.03^2 = 1111: means of 0.0559, 0.0029 and -0.0500, each
-    ± 0.0257."""
+    """Precisions 1 / (0.04^2 + 0.03^2) = 400, 1 / 0.03^2 = 1111: 0.0559, 0.0029, -0.0500, each ± 0.0257."""
     best = Expectation("unskew", Gain(0.1, 0.02, 6), Gain(0.04, 0.03, 6))
     lead = over_local(best, Pooling(gain, 0.04))
     assert lead.mean == pytest.approx((gain * 400 + 0.04 / 0.0009) / (400 + 1 / 0.0009))

@@ -1,5 +1,4 @@
-"""Small tables that tests run: of accuracies, of attacks, and one with privacy to account
-for."""
+"""Small tables that tests run: of accuracies, of attacks, and one with privacy to account for."""
 
 from pathlib import Path
 
@@ -25,7 +24,7 @@ PRIVATE = """
 title: "A noisy table"
 paper: "Nobody, 2026"
 measure: best
-settings: {data: digits, clients: 4, samples: 60, rounds: 2, skew: "classes:3"}
+settings: {data: digits, clients: 4, samples: 60, rounds: 2, epochs: 1, skew: "classes:3"}
 methods: {FedAvg: fedavg, Noisy: "feddpms(alpha=5, width=8)"}
 rows: {one: {settings: {data: digits}}}
 """

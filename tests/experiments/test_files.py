@@ -1,5 +1,4 @@
-"""Every experiment's file holds together, a user's own is read as ours are, and what does not hold together
-is refused."""
+"""Every experiment's file holds together, a user's own is read as ours are, others are refused."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ def test_every_file_holds_together(name):
 
 
 def test_the_papers_own_numbers_bear_out_the_claims_they_make():
-    """A slip in copying a table would show: the published margins of its main claim are positive, as the
-    paper says."""
+    """A slip in copying a table would show: the published margins of its main claim are positive."""
     for name, text in (
         ("flea-table1", "FLea exceeds FedMix"),
         ("rebafl-table1", "ReBaFL is best"),
@@ -50,12 +48,8 @@ rows: {a: {settings: {lr: 0.1}}, b:}
 
 def test_an_own_file_needs_methods_and_rows_only(tmp_path):
     experiment = read_experiment(written(tmp_path, "own", OWN))
-    assert (experiment.name, experiment.title, experiment.paper, experiment.measure) == (
-        "own",
-        "own",
-        "",
-        "mean10",
-    )
+    told = (experiment.name, experiment.title, experiment.paper, experiment.measure)
+    assert told == ("own", "own", "", "mean10")
     assert [r.name for r in experiment.rows] == ["a", "b"]
     assert all(r.has_data for r in experiment.rows)  # the data that runs have unless told
     assert experiment.settings_of(experiment.rows[0], "Mine").lr == 0.1
@@ -66,29 +60,17 @@ def test_an_own_file_needs_methods_and_rows_only(tmp_path):
     [
         (SMALL + "\nmeassure: best", "small.yaml: unknown entry 'meassure'. Did you mean 'measure'"),
         (SMALL.replace("published: {FedAvg: 50.0}", "published: {FedAvgg: 50.0}"), "mentions 'FedAvgg'"),
-        (
-            SMALL.replace("published: {FedAvg: 50.0}", "published: {FedAvg: high}"),
-            "row even: published.FedAvg should be",
-        ),
+        (SMALL.replace("published: {FedAvg: 50.0}", "published: {FedAvg: high}"), "published.FedAvg should"),
         (SMALL.replace("than: all", "then: all"), "claim 1: unknown entry 'then'. Did you mean 'than'"),
         (SMALL.replace(", than: all", ""), "claim 1: than is needed"),
         (SMALL.replace("rows:", "rows: 3\nrest:"), "needs `rows:`"),
-        (
-            SMALL.replace("lost: {settings: {data: cifar10}}", "lost: cifar10"),
-            "row lost should hold keys and values",
-        ),
-        (
-            SMALL.replace("than: all", "than: all but Stil"),
-            "claim 1: than should be a list of methods, all, or all but",
-        ),
+        (SMALL.replace("lost: {settings: {data: cifar10}}", "lost: cifar10"), "row lost should hold keys"),
+        (SMALL.replace("than: all", "than: all but Stil"), "claim 1: than should be a list"),
         (SMALL.replace("overrides: {Still:", "overrides: {Stil:"), "mentions 'Stil'.*Did you mean 'Still'"),
         (SMALL.replace("skew: iid", "method: flea"), "leave 'method' out of settings; `methods:` names them"),
         (SMALL.replace("clients: 4", "seed: 4"), "leave 'seed' out of settings"),
         (SMALL + "settings: {data: digits}", "'settings' stands at line 5 and at line 16"),
-        (
-            "methods: {A: fedavg}\nrows: {a:}\nsettings: digits",
-            "settings should hold keys and values, got 'digits'",
-        ),
+        ("methods: {A: fedavg}\nrows: {a:}\nsettings: digits", "settings should hold keys and values, "),
         ("methods: {A: fedavg}\nrows: {a:}\nclaims: none", "claims should be a list, got 'none'"),
         (
             "methods: {A: fedavg, B: fedprox}\nrows: {a:}\nclaims: [{text: t, falls: A, along: [[a]], by: -1}]",
@@ -107,10 +89,7 @@ def test_a_file_that_does_not_hold_together_is_refused(text, says):
 def test_a_cell_that_could_not_run_is_refused_with_its_place(tmp_path):
     for text, says in (
         (OWN.replace("lr: 0.1", "learning_rate: 0.1"), "E109 .*own.yaml, row a, FedAvg: unknown key.*'lr'"),
-        (
-            OWN.replace("Mine: fedprox", "Mine: fedprx"),
-            "E102 .*row a, Mine: unknown method 'fedprx'.*'fedprox'",
-        ),
+        (OWN.replace("Mine: fedprox", "Mine: fedprx"), "E102 .*row a, Mine: unknown method 'fedprx'"),
         (OWN.replace("lr: 0.1", "skew: clases:2"), "E103 .*row a, FedAvg: unknown skew.*'classes'"),
         (OWN.replace("lr: 0.1", "data: mine.npz"), "E402 .*row a, FedAvg: there is no mine.npz"),
         (OWN.replace("lr: 0.1", "set: {fedprx: {mu: 1}}"), "E126 .*row a: set names 'fedprx'.*'fedprox'"),

@@ -113,9 +113,7 @@ def test_the_privacy_of_what_is_shared_has_a_row_for_each_reading():
     ]
 
 
-@pytest.mark.parametrize(
-    "page", ["../elsewhere", "a/b", "/tmp/x", "", ".hidden", None, "javascript:alert(1)//"]
-)
+@pytest.mark.parametrize("page", ["../elsewhere", "a/b", "/tmp/x", "", ".hidden", None, "javascript:a(1)//"])
 def test_a_result_that_would_be_written_elsewhere_is_refused(tmp_path, page):
     (tmp_path / "a.json").write_text(json.dumps(result(page=page)))
     with pytest.raises(DataError, match=r"^E401 .*a\.json names its page "):

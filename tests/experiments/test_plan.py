@@ -86,7 +86,7 @@ def test_every_method_of_every_table_fits_its_model_and_data():
                 key = row.data, str(row.settings.get("model")), parts, str(experiment.overrides.get(method))
                 if key not in seen:
                     seen.add(key)
-                    if EVERYTHING or not turn(repr(key), 20):
+                    if EVERYTHING or not turn(repr(key), 40):
                         settings = experiment.settings_of(row, method)
                         loop_of(resolve(settings, federations[row.data])).trainer.close()
     assert {key[0] for key in seen} == SHAPES.keys()

@@ -22,21 +22,13 @@ from unskew.runs.score_coverage import Coverage, UsedReplies
 def run(seed, values):
     rounds = np.arange(1, len(values) + 1)
     return SimpleNamespace(
-        seed=seed,
-        metric="accuracy",
-        path=Path(f"{values}-{seed}"),
-        series=lambda scope, metric: (rounds, np.array(values)),
-        evaluated=bool(values),
-        bytes_by_round=lambda way: (rounds, np.array([1e6] * len(values))),
-        privacy={},
-        replies=UsedReplies(len(values), 4, 4),
-        config={},
-        rounds=len(values),
-        asked=len(values),
-        planned=len(values),
-        finished=True,
+        seed=seed, metric="accuracy", path=Path(f"{values}-{seed}"),
+        series=lambda scope, metric: (rounds, np.array(values)), evaluated=bool(values),
+        bytes_by_round=lambda way: (rounds, np.array([1e6] * len(values))), privacy={},
+        replies=UsedReplies(len(values), 4, 4), config={}, rounds=len(values), asked=len(values),
+        planned=len(values), finished=True,
         scored_at=Coverage(3, 4, own=False) if values[:1] == [0.1] else None,
-    )
+    )  # fmt: skip
 
 
 def met(claim, score):
@@ -59,15 +51,9 @@ def test_numbers_are_those_of_the_runs():
     assert math.isnan(first["p"])  # from two seeds
     assert math.isnan(entries["Still"]["paper"])
     facts = {
-        "scale": 0.5,
-        "seeds": 2,
-        "command": "unskew",
-        "unskew": "1",
-        "made_by": {"1": 3, "0.9": 1},
-        "date": "d",
-        "machine": "m",
-        "hours": 1.0,
-    }
+        "scale": 0.5, "seeds": 2, "command": "unskew", "unskew": "1", "made_by": {"1": 3, "0.9": 1},
+        "date": "d", "machine": "m", "hours": 1.0,
+    }  # fmt: skip
     result = result_of(experiment, runs, facts)
     learning, still = result["claims"]
     assert learning["margins"] == {"even": pytest.approx(50)}
@@ -258,8 +244,7 @@ def of_errors(method, seed, error):
 
 
 def test_which_way_is_better_is_asked_of_what_each_row_reports():
-    """A mean over clients is in the unit of the main score: of an error, the method that errs more was held
-    to be better."""
+    """A mean over clients is in the main score's unit: of errors, the larger was held to be better."""
     experiment = parse_experiment("errors", ERRORS)
     runs = {
         (row.name, method): [of_errors(method, seed, error + seed) for seed in (0, 1)]

@@ -1,5 +1,4 @@
-"""In which words a table is told: what its numbers are, and how they came about, from the kept result
-alone."""
+"""In which words a table is told: what its numbers are and how they came about, from the kept result."""
 
 from __future__ import annotations
 
@@ -21,22 +20,10 @@ def result(*entries, **more) -> Any:
     given = list(entries) or [entry()]
     rows = {e["row"]: {"note": ""} for e in given}
     return {
-        "title": "A table",
-        "page": "t",
-        "paper": "FLea",
-        "unskew": "2",
-        "made_by": {"2": 3},
-        "unit": "percent",
-        "metric": "global",
-        "scope": "global",
-        "measure": "last",
-        "scale": 1,
-        "entries": given,
-        "rows": rows,
-        "claims": [],
-        "curves": {},
-        **more,
-    }
+        "title": "A table", "page": "t", "paper": "FLea", "unskew": "2", "made_by": {"2": 3},
+        "unit": "percent", "metric": "global", "scope": "global", "measure": "last", "scale": 1,
+        "entries": given, "rows": rows, "claims": [], "curves": {}, **more,
+    }  # fmt: skip
 
 
 def test_claims_that_nothing_tested_do_not_count():

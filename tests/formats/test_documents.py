@@ -25,13 +25,9 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("1e-3", 1e-3),
-        (".5e1", 5.0),
-        ("1e", "1e"),
-        ("1e5x", "1e5x"),
-        ("'1e5'", "1e5"),
+        ("1e-3", 1e-3), (".5e1", 5.0), ("1e", "1e"), ("1e5x", "1e5x"), ("'1e5'", "1e5"),
     ],
-)
+)  # fmt: skip
 def test_a_number_with_an_exponent_is_a_number(text, value):
     read = documents.load(f"a: {text}", "f.yaml", "E109")["a"]
     assert (read, type(read)) == (value, type(value))
@@ -63,9 +59,7 @@ def test_what_is_no_yaml_is_one_sentence_with_its_line():
 
 
 def test_no_code_of_a_document_is_run():
-    assert refused("a: !!python/object/apply:os.getcwd []").startswith(
-        "f.yaml is not YAML: could not determine"
-    )
+    assert refused("a: !!python/object/apply:os.getcwd []").startswith("f.yaml is not YAML: could not")
 
 
 def test_the_lines_of_keys_are_counted_from_one():
@@ -101,12 +95,7 @@ def test_yaml_means_on_and_off_and_texts_have_one_spelling(key, value, kept):
 @pytest.mark.parametrize(
     ("key", "text", "code", "says"),
     [
-        (
-            "measure",
-            "diversty",
-            "E126",
-            "unknown measure 'diversty' at line 3. Did you mean 'diversity'? Measures: ",
-        ),
+        ("measure", "diversty", "E126", "unknown measure 'diversty' at line 3. Did you mean 'diversity'?"),
         ("metrics", "aurok", "E126", "unknown metric 'aurok' at line 3. Did you mean 'auroc'?"),
         ("track", "mlfow", "E109", "track at line 3"),
         ("secure_aggregation", "perhaps", "E109", "secure_aggregation at line 3"),

@@ -23,30 +23,22 @@ OURS = [
     if n not in ("fedavg", "fedgen", "fedgen_images", "feddpms", "pfedme", "pfedhn")
 ]
 VARIANTS = [
-    "flea(variant=official)",
-    "fedrdn(variant=official)",
-    "fedfa(variant=official)",
-    "ccvr(mode=features)",
-    "fedproto(aggregate_weights=False)",
-    "fedbabu(finetune_epochs=1)",
-    "feddecorr(form=paper)",
-    "fedrs(soft=True)",
-    "naivemix(per_batch=True)",
-    "fedgen(steps=3)",
-    "fedgen_images(stage=0, steps=2, batch_size=8, samples=8)",
-    "feddpms(alpha=5, width=8)",
-    "feddpms(alpha=5, width=8, mechanism=single)",
-    "fedem(models=2)",
-    "pfedme(K=2)",
-    "pfedhn(hidden=8)",
-]
+    "flea(variant=official)", "fedrdn(variant=official)", "fedfa(variant=official)", "ccvr(mode=features)",
+    "fedproto(aggregate_weights=False)", "fedbabu(finetune_epochs=1)", "feddecorr(form=paper)",
+    "fedrs(soft=True)", "naivemix(per_batch=True)", "fedgen(steps=3)",
+    "fedgen_images(stage=0, steps=2, batch_size=8, samples=8)", "feddpms(alpha=5, width=8)",
+    "feddpms(alpha=5, width=8, mechanism=single)", "fedem(models=2)", "pfedme(K=2)", "pfedhn(hidden=8)",
+]  # fmt: skip
 
 
 ALONE = [c for c in conformance.CHECKS if c is not conformance.combines_with_other_methods]
 """test_pairs combines each of our methods with each other one."""
 TURNS = (
     (conformance.is_deterministic, conformance.has_scores_in_every_scope),
-    (conformance.gives_the_same_bits_for_any_number_of_workers,),
+    (
+        conformance.gives_the_same_bits_for_any_number_of_workers,
+        conformance.changes_no_argument_in_place,
+    ),
     (conformance.ignores_padding, conformance.copes_with_absent_clients_and_empty_rounds),
     (conformance.agrees_for_one_lane_and_many,),
     (conformance.agrees_for_three_and_eight_lanes,),
@@ -152,8 +144,7 @@ class Misspelt(Part):
 
 @dataclass(frozen=True)
 class Spread(Part):
-    """Takes the mean of a number for every sample and class, which a batch of as many samples as classes let
-    pass."""
+    """Takes the mean of numbers by sample and class, which a batch as large as the classes let pass."""
 
     name: ClassVar[str] = "spread"
 
@@ -164,15 +155,9 @@ class Spread(Part):
 @pytest.mark.parametrize(
     ("broken", "told"),
     [
-        (
-            Branching(),
-            r"E127 .*test_conformance.py, line \d+ \(`return size if size > 1 .*decides by a tensor's value",
-        ),
+        (Branching(), r"E127 .*test_conformance.py, line \d+ \(`return size if size > 1 .*decides by"),
         (Careless(), r"E127 .*test_conformance.py, line \d+ .*draws random numbers of its own"),
-        (
-            Spread(),
-            r"E127 batch\.mean takes one number for each of the \d+ samples; a hook gave it \d+ x \d+\.",
-        ),
+        (Spread(), r"E127 batch\.mean takes one number for each of the \d+ samples; a hook gave it \d+ x"),
         (
             Misspelt(),
             (
@@ -183,27 +168,26 @@ class Spread(Part):
     ],
 )
 def test_a_rule_that_is_broken_is_named_once_with_its_line(broken, told):
-    first, *others = (f for f in conformance.check_method(broken) if not f.ok)
+    first, *others = (f for f in conformance.check_method(broken, conformance.CHECKS[:6]) if not f.ok)
     assert re.fullmatch(told + ".*", first.detail), first.detail
     one_lane = [f for f in others if "number of workers" in f.name]  # where the rule is not watched over
     said = {f.detail for f in others if f not in one_lane}
-    same = {
-        d for d in said if re.fullmatch(told + ".*", d)
-    }  # of a step of another size, where two workers train
+    # of a step of another size, where two workers train
+    same = {d for d in said if re.fullmatch(told + ".*", d)}
     assert said - same == {"could not run, for the same reason"}
 
 
 @pytest.mark.parametrize(
     ("broken", "caught"),
     [
-        (Sloppy(), {"ignores padding", "shares only what it declares"}),
-        (Wrong(), {"shares only what it declares"}),
-        (Random(), {"is deterministic"}),
-        (Active(), {"changes nothing with neutral settings"}),
+        (Sloppy(), [conformance.ignores_padding, conformance.shares_only_what_it_declares]),
+        (Wrong(), [conformance.shares_only_what_it_declares]),
+        (Random(), [conformance.is_deterministic]),
+        (Active(), [conformance.changes_nothing_with_neutral_settings]),
     ],
 )
 def test_broken_methods_are_caught(broken, caught):
-    assert caught <= {f.name for f in conformance.check_method(broken) if not f.ok}
+    assert not [f.name for f in conformance.check_method(broken, caught) if f.ok]
 
 
 @dataclass(frozen=True)
@@ -236,6 +220,4 @@ def test_what_a_server_makes_of_sound_replies_must_be_finite():
     """Every round was skipped, and the checks spoke of a learning rate that is too high, or of nothing."""
     (done,) = conformance.check_method(Undefined(), [conformance.is_deterministic])
     assert not done.ok
-    assert re.match("the server's hooks, from finite replies: round 1: after the merge .*", done.detail), (
-        done.detail
-    )
+    assert done.detail.startswith("the server's hooks, from finite replies: round 1: after the merge "), done

@@ -50,19 +50,14 @@ def ups(*values, sizes=None, shares=None, part="", weighting="size"):
     [("fedcm", "pull", "delta", "before"), ("mofedsam", "length", "m", "w")],
 )
 def test_momentum_keeps_its_size_where_clients_take_unequal_numbers_of_steps(name, length, m, before):
-    """Two clients take 1 and 9 steps of 0.1, all with the gradient 1; weighed by size, the momentum was
-    1.64."""
+    """Two clients take 1 and 9 steps of 0.1 along 1; weighed by size, the momentum was 1.64."""
     method = registry.parse(name)
     (part,) = method.parts
     s = {m: {"w": torch.zeros(1)}, before: {"w": torch.zeros(1)}, length: torch.ones(())}
     sent = ups(
-        [-0.1],
-        [-0.9],
-        sizes=[1.0, 9.0],
-        shares=[{length: torch.tensor(0.1)}, {length: torch.tensor(0.9)}],
-        part=name,
-        weighting=method.weighting,
-    )
+        [-0.1], [-0.9], sizes=[1.0, 9.0], shares=[{length: torch.tensor(0.1)}, {length: torch.tensor(0.9)}],
+        part=name, weighting=method.weighting,
+    )  # fmt: skip
     w = weighted_mean({"w": torch.zeros(1)}, sent)
     assert_close(part.refine(w, part.server(s, sent, FED), FED, 1)[1][m]["w"], [1.0])
 
@@ -90,9 +85,7 @@ def test_fednova_adds_up_the_absolute_coefficients_of_a_strong_pull(mu):
 def test_ccvr_is_refused_before_it_trains_where_its_covariances_have_no_room(monkeypatch):
     facts = {"clients": 2, "classes": 2, "features": 40_000, "sizes": np.array([5, 5])}
     fed = SimpleNamespace(**facts, kind_at=lambda cut, kind: kind)
-    told = (
-        "E108 'ccvr' cannot run here: its server would hold 25.6 GB at once, 12.8 GB from each of 2 clients"
-    )
+    told = "E108 'ccvr' cannot run here: its server would hold 25.6 GB at once, 12.8 GB from each of 2"
     with pytest.raises(UsageError, match=told):
         hardware.check_memory(registry.parse("ccvr"), fed, has=20 * 10**9)
     hardware.check_memory(registry.parse("ccvr"), fed, has=26 * 10**9)
@@ -114,17 +107,14 @@ def test_ccvr_draws_from_a_singular_covariance():
     assert_close(drawn[:, 0] - 1, 2 * (drawn[:, 1] + 1), 5)
 
 
-def begun(text, rounds=0, **changes):
-    made = loop_of(
-        resolve(conformance.short_settings(**changes), conformance.small_federation(), registry.parse(text))
-    )
-    try:
-        state = made.begin()
-        for t in range(1, rounds + 1):
-            state, _ = made.round(state, t)
-        return made, state
-    finally:
-        made.trainer.close()
+def begun(text, rounds=3, federation=None, model=None):
+    """(the loop, the state after these rounds)."""
+    federation = federation or conformance.small_federation()
+    made = loop_of(resolve(conformance.short_settings(), federation, registry.parse(text), model))
+    state = made.begin()
+    for t in range(1, rounds + 1):
+        state, _ = made.round(state, t)
+    return made, state
 
 
 @pytest.mark.parametrize(
@@ -136,20 +126,9 @@ def test_the_ledger_says_whether_the_server_reads_each_clients_weights(method, r
     assert [row["reads"] for row in weights] == [reads]
 
 
-def weights(text, rounds=3, federation=None, model=None, **changes):
-    method = registry.parse(text) if isinstance(text, str) else text
-    made = loop_of(
-        resolve(
-            conformance.short_settings(**changes), federation or conformance.small_federation(), method, model
-        )
-    )
-    try:
-        state = made.begin()
-        for t in range(1, rounds + 1):
-            state, _ = made.round(state, t)
-        return {n: v for n, v in state.weights.items() if "." in n and not n.startswith("fedbr.")}
-    finally:
-        made.trainer.close()
+def weights(*given, **more):
+    _, state = begun(*given, **more)
+    return {n: v for n, v in state.weights.items() if "." in n and not n.startswith("fedbr.")}
 
 
 def equal_sizes():

@@ -121,13 +121,10 @@ def run(mechanism, rounds=5):
     )
     method = Method(part)
     made = loop_of(resolve(settings, data.read("digits"), method))
-    try:
-        states = [made.begin()]
-        for t in range(1, rounds + 1):
-            states.append(made.round(states[-1], t)[0])
-        return part, made, states, made.run.federation
-    finally:
-        made.trainer.close()
+    states = [made.begin()]
+    for t in range(1, rounds + 1):
+        states.append(made.round(states[-1], t)[0])
+    return part, made, states, made.run.federation
 
 
 @pytest.mark.parametrize("mechanism", ["paper", "single"])
@@ -155,25 +152,18 @@ def test_a_client_trains_on_synthetic_images_in_its_first_round_of_stage_two():
     """With a fifth of the clients in a round, many train in stage II before they have shared anything."""
     part = FedDPMS(width=8, alpha=5, sigma=0.3, mechanism="single")
     changes = {
-        "data": "digits",
-        "clients": 20,
-        "samples": 30,
-        "skew": "dirichlet:0.3",
-        "availability": "sample:0.2",
+        "data": "digits", "clients": 20, "samples": 30, "skew": "dirichlet:0.3", "availability": "sample:0.2",
         "rounds": 7,
-    }
+    }  # fmt: skip
     made = loop_of(resolve(conformance.short_settings(**changes), data.read("digits"), Method(part)))
-    try:
-        state = made.begin()
-        for t in range(1, 8):
-            matched, state = state.slices["feddpms"]["match"], made.round(state, t)[0]
-            trained = next(
-                r["answered"] for r in made.record.rows["events"] if r["code"] == "round" and r["t"] == t
-            )
-            if t > part.last_of_stage(7):
-                assert (matched[client_lists.clients_in(trained)] >= 0).all()
-    finally:
-        made.trainer.close()
+    state = made.begin()
+    for t in range(1, 8):
+        matched, state = state.slices["feddpms"]["match"], made.round(state, t)[0]
+        trained = next(
+            r["answered"] for r in made.record.rows["events"] if r["code"] == "round" and r["t"] == t
+        )
+        if t > part.last_of_stage(7):
+            assert (matched[client_lists.clients_in(trained)] >= 0).all()
 
 
 def test_the_account_tells_the_honest_figure_and_that_nothing_is_guaranteed():

@@ -65,10 +65,7 @@ def test_a_further_pass_drops_out_the_same_units(lanes):
     model.add_module("head", nn.Linear(16, 3))
     settings = conformance.short_settings(lanes=lanes, rounds=1)
     run = loop_of(resolve(settings, conformance.small_federation(), Method(SamePass()), model))
-    try:
-        _, summary = run.round(run.begin(), 1)
-    finally:
-        run.trainer.close()
+    _, summary = run.round(run.begin(), 1)
     assert summary.loss < 10
 
 
@@ -87,12 +84,9 @@ def test_normalisation_after_the_cut_sees_the_batch_the_mixture_and_the_buffer(l
         nn.init.zeros_(p)
     settings = conformance.short_settings(lanes=lanes, batch=64, epochs=1)
     run = loop_of(resolve(settings, conformance.small_federation(), Method(FLea(variant="official")), model))
-    try:
-        state = run.begin()
-        buffer = {"features": torch.ones(5, 4), "labels": torch.tensor([0, 1, 2, 0, 1])}
-        start = run.down(replace(state, slices={**state.slices, "flea": buffer}), 2)
-        (reply,) = run.trainer.train(start, [0], {})
-    finally:
-        run.trainer.close()
+    state = run.begin()
+    buffer = {"features": torch.ones(5, 4), "labels": torch.tensor([0, 1, 2, 0, 1])}
+    start = run.down(replace(state, slices={**state.slices, "flea": buffer}), 2)
+    (reply,) = run.trainer.train(start, [0], {})
     mean = reply.weights["second.0.running_mean"]
     assert bool(((mean > 0.1) & (mean < 0.19)).all()), mean

@@ -115,8 +115,7 @@ RETURNED = [
 
 @pytest.mark.parametrize(("number", "hook", "written"), [(i, *case) for i, case in enumerate(RETURNED)])
 def test_what_a_hook_returned_is_held_against_what_the_engine_goes_on_with(number, hook, written):
-    """Before, a gradient of one row moved the whole weight, a vector for a loss counted B times, and the rest
-    were tracebacks."""
+    """A gradient of one row moved the whole weight, a loss that is a vector counted B times."""
     said = refused(part(**{hook: written}), ("1", "16")[number % 2], until=1)
     assert ("E127" in said and hook in said) or "E123" in said
 
@@ -142,8 +141,7 @@ def test_merged_weights_are_those_of_the_model(result):
     ],
 )
 def test_a_private_tree_keeps_its_leaves_and_shapes(keeps):
-    """Before, what grew failed where clients of unlike age trained side by side, and what was left out was
-    made anew."""
+    """What grew failed where clients of unlike age trained side by side; what was left out was made anew."""
     mine = part(
         client_init=lambda self, w, fed: {"h": torch.zeros(1)}, finish=lambda self, w, c: ({}, keeps(c))
     )
@@ -213,8 +211,7 @@ def test_the_check_finds_arguments_that_a_hook_changes_in_place(hook, written, t
 )
 @pytest.mark.parametrize("lanes", ["1", "16"])
 def test_a_loss_may_add_nothing(nothing, lanes):
-    """Such as in the rounds before a method begins; a number that is not 0 and has no gradient is a
-    mistake."""
+    """Such as in the rounds before a method begins; another number without a gradient is a mistake."""
     plain = conformance.train_run(Method(), lanes=lanes, rounds=1)
     mine = trained(part(loss=lambda s, w, out, b, c: nothing(out)), lanes, rounds=1)
     assert mine.digest == plain.digest
@@ -320,10 +317,7 @@ def test_functions_of_a_trip_take_what_they_are_called_with(body):
     [
         ({"gards": lambda self, g, w, c: g}, "defines 'gards', which is no hook .* Did you mean 'grad'"),
         ({"merge_s": True}, "Did you mean 'merges'"),
-        (
-            {"loss": lambda self, w, out, b: 0.0},
-            r"takes \(self, w, out, b\), and is called with \(self, w, out, b, c\)",
-        ),
+        ({"loss": lambda self, w, out, b: 0.0}, r"takes \(self, w, out, b\), and is called with"),
         ({"merge": lambda self, w, s, ups, fed: (w, s)}, "only called with merges = True"),
         ({"merges": True}, "says merges = True and defines no `merge`"),
         ({"tap": lambda self, cut, h, b, c: (h, b)}, "only called with taps"),
@@ -334,16 +328,12 @@ def test_functions_of_a_trip_take_what_they_are_called_with(body):
         ),
         ({"called": "my/part"}, "is called 'my/part'"),
         ({"called": "kept"}, "is called 'kept'"),
-        (
-            {"projection": torch.nn.Linear(3, 3)},
-            r"defines 'projection'",
-        ),
+        ({"projection": torch.nn.Linear(3, 3)}, r"defines 'projection'"),
         ({"decorated": False}, r"write @dataclass\(frozen=True\) above class Mine"),
     ],
 )
 def test_what_the_engine_would_never_call_is_refused(body, told):
-    """Before, a misspelt hook trained FedAvg, a name with '/' lost its slice on resuming, and one called w
-    the weights."""
+    """A misspelt hook trained FedAvg, a name with '/' lost its slice on resuming, and 'w' the weights."""
     with pytest.raises(UsageError, match=f"^E121 [^\n]*{told}"):
         Method(part(**body))
 
@@ -357,9 +347,7 @@ def test_a_class_that_is_not_frozen_or_whose_settings_would_be_lost_is_refused()
         further: float = 0.1
 
     for kind in (Loose, Further):
-        with pytest.raises(
-            UsageError, match=rf"E121 write @dataclass\(frozen=True\) above class {kind.__name__}"
-        ):
+        with pytest.raises(UsageError, match=rf"E121 write @dataclass.* above class {kind.__name__}"):
             kind()
 
 

@@ -67,9 +67,11 @@ DRAWS = {
 }
 
 
-@pytest.mark.parametrize("drawn", DRAWS.values(), ids=DRAWS)
-@pytest.mark.parametrize("place", ["loss", "finish", "trip"])
-def test_the_check_finds_numbers_that_differ_each_time(drawn, place):
+@pytest.mark.parametrize(
+    ("source", "place"), [*zip(DRAWS, ("loss", "finish", "trip", "loss", "finish")), ("NumPy", "trip")]
+)
+def test_the_check_finds_numbers_that_differ_each_time(source, place):
+    drawn = DRAWS[source]
     shares = {"shares": lambda self, fed: ONE, "server": lambda self, s, ups, fed: {"v": ups["v"].sum(0)}}
     mine = {
         "loss": part(loss=lambda self, w, out, b, c: (1 + drawn()) * b.mean(sized(out))),

@@ -63,42 +63,17 @@ def test_a_strangers_part_is_checked_by_its_annotations_and_its_own_relations():
 
 
 OTHER_TYPES = (
-    None,
-    True,
-    False,
-    0,
-    1,
-    -1,
-    0.5,
-    2.5,
-    "word",
-    "",
-    b"x",
-    (),
-    (1,),
-    ("a", "b"),
-    [],
-    {},
-    {"a": 1},
-    object(),
-)
+    None, True, False, 0, 1, -1, 0.5, 2.5, "word", "", b"x", (), (1,), ("a", "b"), [], {}, {"a": 1}, object(),
+)  # fmt: skip
 """Values of all types; those of another type than a setting's are wrong for it."""
 NO_NUMBERS = (math.nan, math.inf, -math.inf)
 HUGE = {int: 10**18, float: 1e30}
 PAIRS = (
-    "naivemix(per_batch=True, a=-1)",
-    "naivemix(a=5)",
-    "naivemix(per_batch=True, lam=0.3)",
-    "naivemix(per_batch=True, lam=0)",
-    "ccvr(share=0.5)",
-    "ccvr(mode=features, each=7)",
-    "fedbabu(lr=0.1)",
-    "rebafl(mu=0, keep_stale=True)",
-    "rbsm(aug_grad=True)",
-    "feddpms(spread=1.0)",
-    "norm(mean=(0.5,))",
+    "naivemix(per_batch=True, a=-1)", "naivemix(a=5)", "naivemix(per_batch=True, lam=0.3)",
+    "naivemix(per_batch=True, lam=0)", "ccvr(share=0.5)", "ccvr(mode=features, each=7)", "fedbabu(lr=0.1)",
+    "rebafl(mu=0, keep_stale=True)", "rbsm(aug_grad=True)", "feddpms(spread=1.0)", "norm(mean=(0.5,))",
     "norm(mean=(0, 0), std=(1, 1, 1))",
-)
+)  # fmt: skip
 """Settings that fit one by one and make no sense together."""
 
 
@@ -172,8 +147,7 @@ def test_every_wrong_value_is_refused_at_construction(name):
 
 @pytest.mark.parametrize("text", PAIRS)
 def test_wrong_texts_and_pairs_are_refused(text):
-    """`naivemix(per_batch=True, a=-1)` trained; a setting that does not count was ignored without a
-    word."""
+    """`naivemix(per_batch=True, a=-1)` trained; a setting that does not count was ignored without a word."""
     with pytest.raises(UsageError, match="E102 ") as caught:
         registry.parse(text)
     assert "\n" not in caught.value.text
@@ -183,13 +157,9 @@ def test_wrong_texts_and_pairs_are_refused(text):
 
 
 def test_a_setting_that_does_not_count_is_refused_with_the_reason():
-    with pytest.raises(
-        UsageError, match="CCVR: share counts only with mode=features; set that, or leave share out"
-    ):
+    with pytest.raises(UsageError, match="CCVR: share counts only with mode=features"):
         registry.parse("ccvr(share=0.5)")
-    with pytest.raises(
-        UsageError, match="NaiveMix: a counts only with per_batch set; set that, or leave a out"
-    ):
+    with pytest.raises(UsageError, match="NaiveMix: a counts only with per_batch set"):
         registry.parse("naivemix(a=5)")
     assert registry.parse(
         "ccvr(mode=features, share=0.5)+naivemix(per_batch=True, a=5)+fedbabu(finetune_epochs=1, lr=0.1)"

@@ -108,8 +108,7 @@ def trained(model: nn.Module, method: str) -> unskew.Result:
 
 
 def dense_or_convolved() -> tuple[nn.Module, nn.Module]:
-    """Two models that compute the same: a convolution over the whole map is a dense layer on its flattened
-    numbers."""
+    """Two equal models: a convolution over the whole map is a dense layer on its flattened numbers."""
     torch.manual_seed(0)
     first, dense, convolution = nn.Conv2d(2, 2, 1), nn.Linear(D, CLASSES), nn.Conv2d(2, CLASSES, 4)
     with torch.no_grad():
@@ -124,18 +123,12 @@ def dense_or_convolved() -> tuple[nn.Module, nn.Module]:
 @pytest.mark.parametrize(
     ("made", "head"),
     [
-        (Model, "classifier"),
-        (Gated, "classifier"),
-        (Attending, "classifier"),
-        (Softened, "classifier"),
-        (Convolved, "last"),
-        (Shortcut, "classifier"),
-        (Supervised, "classifier"),
+        (Model, "classifier"), (Gated, "classifier"), (Attending, "classifier"), (Softened, "classifier"),
+        (Convolved, "last"), (Shortcut, "classifier"), (Supervised, "classifier"),
     ],
-)
+)  # fmt: skip
 def test_the_head_is_the_layer_that_answers_wherever_it_was_made(made, head):
-    """It was the dense layer that was made last, so FedPer kept a gate, and FedProto took its input for
-    features."""
+    """It was the dense layer made last: FedPer kept a gate, and FedProto took its input for features."""
     model = check_module(made(), SHAPE, CLASSES)
     assert Network(model, SHAPE).head == Network(model, SHAPE).copy().head == head
 
@@ -166,9 +159,7 @@ def test_a_pass_from_a_cut_that_others_pass_by_is_refused(made, cut):
     """The shortcut held what zeros gave, and clients trained on the sum of that and others' activations."""
     with pytest.raises(
         UsageError,
-        match=(
-            f"E108 'flea' cannot run here: it mixes samples at '{cut}', and other paths of the model pass it"
-        ),
+        match=f"E108 'flea' cannot run here: it mixes samples at '{cut}', and other paths of the model",
     ):
         trained(made(), f"flea(cut={cut})")
     trained(Shortcut(), "flea(cut=first)")
@@ -179,15 +170,7 @@ def test_a_pass_from_a_cut_that_others_pass_by_is_refused(made, cut):
     a_part_of(
         [
             *(
-                "adcol",
-                "ccvr",
-                "fedas",
-                "fedbabu",
-                "fedbr",
-                "feddbe",
-                "feddecorr",
-                "fedgen",
-                "fedgh",
+                "adcol", "ccvr", "fedas", "fedbabu", "fedbr", "feddbe", "feddecorr", "fedgen", "fedgh",
                 "fedhkd",
             ),
             *("fedkd", "fedpac", "fedpcl", "fedphp", "fedproto", "floco", "gpfl", "knn_per", "rebafl"),
@@ -195,7 +178,7 @@ def test_a_pass_from_a_cut_that_others_pass_by_is_refused(made, cut):
         4,
         ("fedproto", "ccvr"),
     ),
-)
+)  # fmt: skip
 def test_a_head_that_is_a_convolution_learns_what_a_dense_one_does(method):
     """Half of these ended in a traceback, for features came in the shape of a map."""
     dense, convolved = (trained(model, method) for model in dense_or_convolved())

@@ -60,8 +60,7 @@ def test_a_token_sees_no_padding_and_where_it_is_asked_nothing_behind_it():
 
 
 def test_a_token_sees_as_far_as_its_window_reaches():
-    """Two places here, itself not counted; of a model that also has layers without a window, either mask by
-    its name."""
+    """Two places here, itself not counted; where layers differ, either mask by its name."""
     for causal in (False, True):
         whole, narrow, both = (
             EveryToken(Repeats(), PADDING, causal, w)

@@ -20,12 +20,9 @@ def size_of(module: nn.Module) -> int:
 
 
 ANY = [
-    ("cnn_small", (1, 8, 8)),
-    ("mlp", (5,)),
-    ("resnet18", (3, 32, 32)),
-    ("alexnet_bn(width=64)", (3, 64, 64)),
+    ("cnn_small", (1, 8, 8)), ("mlp", (5,)), ("resnet18", (3, 32, 32)), ("alexnet_bn(width=64)", (3, 64, 64)),
     ("audionet", (1, 64, 32)),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "shape"), ANY)
@@ -77,15 +74,9 @@ def test_any_module_can_be_cut_at_its_children():
     ("act", "told"),
     [
         (lambda: models.build("harnett", (1, 128, 3), 6), "Did you mean 'harnet'"),
-        (
-            lambda: models.build("harnet", (1, 8, 8), 6),
-            r"E123 .*needs samples of \[1, 128, 3\], got \[1, 8, 8\]",
-        ),
+        (lambda: models.build("harnet", (1, 8, 8), 6), r"E123 .*of \[1, 128, 3\], got \[1, 8, 8\]"),
         (lambda: models.build("mlp(hiden=3)", (4,), 2), "E104"),
-        (
-            lambda: models.check_module(nn.Linear(4, 7), (4,), 2),
-            r"gives \[2, 7\] for two samples; expected \[2, 2\]",
-        ),
+        (lambda: models.check_module(nn.Linear(4, 7), (4,), 2), r"gives \[2, 7\] for .*; expected \[2, 2\]"),
         (lambda: models.check_module(nn.Linear(5, 2), (4,), 2), "E123 the model fails"),
         (lambda: models.from_file("nowhere.py:make", (4,), 2), "there is no file"),
         (lambda: Network(models.build("mlp", (4,), 2), (4,)).check_cut("fc9"), "E104"),
@@ -107,9 +98,7 @@ FOLDING = {"vae_fmnist", "vae_cifar", "mlp", "cnn_small", "rebafl_fmnist", "reba
 
 
 @pytest.mark.parametrize(("name", "sample", "classes", "parameters", "cut"), SHOWN)
-def test_a_model_is_as_the_page_says_and_blocks_end_in_a_head_that_gets_a_vector(
-    name, sample, classes, parameters, cut
-):
+def test_a_model_is_as_the_page_says_and_its_head_gets_a_vector(name, sample, classes, parameters, cut):
     shape = tuple(map(int, sample.split("×")))
     with torch.device("meta"):
         module = models.build(name, shape, int(classes), shape[1:] if name == "unet" else ())

@@ -1,5 +1,4 @@
-"""Models with a layer before their head: what the new layers compute, what is refused, and that the original
-stays."""
+"""Models with a layer before their head: what it computes, what is refused, and that the original stays."""
 
 from __future__ import annotations
 

@@ -45,8 +45,7 @@ def trained(x: np.ndarray, **options) -> unskew.Result:
 @LANES
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_tokens_of_any_type_are_looked_up_as_they_are(lanes, dtype):
-    """Uint8 was divided by 255 and every token became 0; others were float32, which no embedding
-    takes."""
+    """Uint8 was divided by 255 and every token became 0; others were float32, which no embedding takes."""
     result = trained(X.astype(dtype), lanes=lanes)
     assert np.array_equal(result.federation.x, X)
     assert result.digest == trained(X, lanes=lanes, normalise="none").digest

@@ -64,11 +64,7 @@ def test_lanes_equal_one_after_another(training):
 
 
 def test_a_model_whose_answers_are_not_the_labels_is_refused():
-    with pytest.raises(
-        UsageError, match="E123 model 'unet' gives one answer per pixel, but each sample has a single label"
-    ):
+    with pytest.raises(UsageError, match="E123 model 'unet' gives one answer per pixel, but each sample"):
         models.build("unet(levels=2)", (1, 16, 16), 3)
-    with pytest.raises(
-        UsageError, match="E123 model 'cnn_small' gives one answer per sample, but each sample has a mask"
-    ):
+    with pytest.raises(UsageError, match="E123 model 'cnn_small' gives one answer per sample"):
         models.build("cnn_small", (1, 16, 16), 3, pixels=(16, 16))

@@ -1,5 +1,4 @@
-"""Models of which something would stay as it is, or change, without anybody seeing it: refused before
-anything trains (E123)."""
+"""Models of which something would stay as it is, or change, unseen: refused before training (E123)."""
 
 from __future__ import annotations
 

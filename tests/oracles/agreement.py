@@ -16,8 +16,7 @@ from tests.samples import EVERYTHING, turn
 
 
 class Divided(FedAvg):
-    """Clients keep weights of the model, so each that took part is scored by the server's weights with its
-    own in them."""
+    """Clients keep weights of the model, and each that took part is scored with its own in the server's."""
 
     def answers(self) -> dict[int, Tensor]:
         return {k: self.evaluated(self.w | kept, self.tests_of(k))[0] for k, kept in self.kept.items()}
@@ -67,8 +66,7 @@ def logits_with(model: nn.Module, v: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 class Dispatched(FedAvg):
-    """Each client is sent weights of its own, `sent_to(k)`, from which it trains and by which it is
-    scored."""
+    """A client is sent weights of its own, `sent_to(k)`, from which it trains and by which it is scored."""
 
     def sent_to(self, k: int) -> Weights:
         """The weights that client k is sent."""
@@ -107,8 +105,7 @@ def head_rests(c: Client, head: float) -> dict[bool, bool]:
 
 
 class Encoded(FedAvg):
-    """v_D is the change of a client's trained weights, with what it has not sent before where it remembers
-    that."""
+    """v_D is the change of a client's trained weights, with what it has not sent before if it remembers."""
 
     memory = True
 
@@ -216,17 +213,12 @@ def agree(case: Case, oracle: type[FedAvg], atol: float = 1e-5, **settings: Any)
 def assert_same(engine: Mapping[Any, Any], plain: Mapping[Any, Any], atol: float, where: str) -> None:
     """Both trees have the same leaves, and their numbers differ by at most `atol`."""
     ours_, theirs = leaves(engine), leaves(plain)
-    assert sorted(ours_) == sorted(theirs), (
-        f"{where}: the engine has {sorted(ours_)}, the oracle {sorted(theirs)}"
-    )
+    assert sorted(ours_) == sorted(theirs), f"{where}: {sorted(ours_)}, the oracle {sorted(theirs)}"
     for name, value in theirs.items():
         torch.testing.assert_close(
-            ours_[name].double(),
-            torch.as_tensor(value).double(),
-            rtol=0,
-            atol=atol,
+            ours_[name].double(), torch.as_tensor(value).double(), rtol=0, atol=atol,
             msg=lambda text, name=name: f"{where}: {name}: {text}",
-        )
+        )  # fmt: skip
 
 
 def leaves(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Tensor]:

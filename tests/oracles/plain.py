@@ -188,8 +188,7 @@ class Given(Protocol):
         ...
 
     def noise(self, t: int, k: int, steps: int, what: tuple[str, str], law: Law) -> Tensor:
-        """Random numbers of client k in round t, what: (part, name); [steps, B, *shape] or [steps,
-        *shape]."""
+        """Numbers of client k in round t, what: (part, name); [steps, B, *shape] or [steps, *shape]."""
         ...
 
     def sample(self, k: int, count: int, purpose: str, replace: bool = False) -> Tensor:
@@ -370,15 +369,9 @@ class FedAvg:
         named = weights_of(model)
         extra = {n: nn.Parameter(t.clone()) for n, t in start.items() if n not in named}
         return Client(
-            k,
-            len(rows),
-            self.y[rows].sum(0),
-            len(list(self.batches(k))),
-            self.case.rate(self.t),
-            model,
-            extra,
-            start,
-        )
+            k, len(rows), self.y[rows].sum(0), len(list(self.batches(k))), self.case.rate(self.t), model,
+            extra, start,
+        )  # fmt: skip
 
     def batches(self, k: int) -> Iterator[Tensor]:
         """The rows of every step of client k's round."""
@@ -426,8 +419,7 @@ class FedAvg:
         return [n for n in self.w if n not in names and not self.keeps(n) and not self.freezes(n)]
 
     def noise(self, c: Client, name: str, law: Law) -> Tensor:
-        """Random numbers for all of this round's steps of a client: [steps, B, *shape], or [steps,
-        *shape]."""
+        """Random numbers for all steps of a client: [steps, B, *shape], or [steps, *shape]."""
         return self.given.noise(self.t, c.k, c.steps, (self.part, name), law)
 
     # What a method overrides, in the order of a round.
@@ -474,15 +466,13 @@ class FedAvg:
         return self.weighted_mean(replies)
 
     def server(self, replies: list[Reply], old: Weights) -> None:
-        """Update `self.slice`, and `self.w` where the server works on it; old: the weights before the
-        merge."""
+        """Update `self.slice`, and `self.w` where it is the server's; old: the weights before the merge."""
 
     def exchange(self, cohort: list[int]) -> None:
         """Further traffic after round `self.t`; t = 0 is before round 1, with all clients."""
 
     def answers(self) -> dict[int, Tensor]:
-        """Logits at test time by client, each on its own test rows; -1: the global model, on all test
-        rows."""
+        """Logits at test time by client, on its own test rows; -1: the global model,on all rows."""
         return {-1: self.evaluated(self.w, self.x_test)[0]}
 
     def tests_of(self, k: int) -> Tensor:

@@ -333,9 +333,7 @@ SEED = 4
 """With it, client 0 is left its only sample."""
 
 
-@checked(
-    *(replace(case, seed=SEED) for case in CASES), each=3, epochs=2, batch_size=5, lr=0.1, weight_decay=0.1
-)
+@checked(*(replace(c, seed=SEED) for c in CASES), each=3, epochs=2, batch_size=5, lr=0.1, weight_decay=0.1)
 @checked(Case(seed=SEED), each=3)
 class FedAvgFT(FedAvg):
     """FedAvg-FT (the diagnostic of Fig. 1 of Xu et al., arXiv 2303.06314): the server trains the head on a

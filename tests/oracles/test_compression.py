@@ -170,8 +170,7 @@ class PowerSGD(FedAvg):
 
 
 def orthonormal(columns: Tensor) -> Tensor:
-    """By Gram and Schmidt, with the signs of LAPACK's QR (Householder), in which every R_ii has the sign of
-    -x_i."""
+    """By Gram and Schmidt, with the signs of LAPACK's QR (Householder), where R_ii has the sign of -x_i."""
     basis: list[Tensor] = []
     for j in range(columns.shape[1]):
         x = columns[:, j].clone()
@@ -211,8 +210,7 @@ class SVD(FedAvg):
 
 
 def test_what_is_sent() -> None:
-    """Squares 9, 4 and 1 of 14: one direction holds 64 %, two 93 %, which in a matrix of 3 rows is no
-    smaller."""
+    """Squares 9, 4 and 1 of 14: one direction holds 64 %, two 93 %, no smaller in a matrix of 3 rows."""
     M = torch.zeros(3, 40)
     M[0, 0], M[1, 1], M[2, 2] = 3.0, 2.0, 1.0
     assert [tuple(t.shape) for t in thin(M, 0.6)] == [(1, 3), (1, 40)]

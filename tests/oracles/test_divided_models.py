@@ -161,23 +161,18 @@ class Turns:
 
     def step(self) -> None:
         rests = head_rests(self.c, self.head)
-        for optimiser in [
-            turn for turn, is_head in ((self.own, True), (self.body, False)) if not rests[is_head]
-        ]:
+        for optimiser in [o for o, is_head in ((self.own, True), (self.body, False)) if not rests[is_head]]:
             optimiser.step()
 
 
-@pytest.mark.parametrize(
-    "case", [Case("mlp", optimiser="sgd", momentum=0.9), Case("cnn", 0.9)], ids=lambda c: c.model
-)
+@pytest.mark.parametrize("case", [Case("mlp", 0.9), Case("cnn", 0.9)], ids=lambda c: c.model)
 def test_fedrep(case: Case) -> None:
     agree(case, FedRep, head=0.6)
 
 
 @pytest.mark.parametrize("optimiser", ["adam", "adamw"])
 def test_adam_counts_the_steps_of_head_and_body_apart(optimiser: str) -> None:
-    """Counted together, the body's first step would be corrected for averages that it does not have, and half
-    as long."""
+    """Counted together, the body's first step would be corrected for averages it lacks, and half as long."""
     agree(Case("mlp", optimiser=optimiser, lr=0.01), FedRep, head=0.6)
 
 
@@ -570,8 +565,7 @@ def best(h: Tensor, V: Tensor) -> Tensor:
 
 
 def least(away: Tensor, V: Tensor) -> Tensor:
-    """The shares a with the least sum_j a_j^2 V_j + |sum_j a_j away_j|^2, by trying every set of positive
-    ones."""
+    """The shares a with the least sum_j a_j^2 V_j + |sum_j a_j away_j|^2, by trying every positive set."""
     K, found = len(V), (math.inf, V)
     for chosen in itertools.chain(*(itertools.combinations(range(K), size) for size in range(1, K + 1))):
         d, one = away[list(chosen)].flatten(1), torch.ones(len(chosen), 1).double()

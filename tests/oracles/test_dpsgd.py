@@ -58,42 +58,35 @@ def test_the_engines_weights_are_those_of_the_plain_loop(lanes, momentum, model)
     loop = conformance.loop_for(
         method, lanes=lanes, momentum=momentum, model=model, epochs=EPOCHS, batch=BATCH, lr=LR
     )
-    try:
-        start = loop.down(loop.begin(), 1)
-        replies = {r.client: r for r in loop.trainer.train(start, [1, 5, 6], {})}
-        for k, reply in replies.items():
-            for name, expected in naive(loop, k, momentum).items():
-                torch.testing.assert_close(reply.weights[name].double(), expected, rtol=0, atol=1e-6)
-    finally:
-        loop.trainer.close()
+    start = loop.down(loop.begin(), 1)
+    replies = {r.client: r for r in loop.trainer.train(start, [1, 5, 6], {})}
+    for k, reply in replies.items():
+        for name, expected in naive(loop, k, momentum).items():
+            torch.testing.assert_close(reply.weights[name].double(), expected, rtol=0, atol=1e-6)
     assert sorted(replies) == [1, 5, 6]
 
 
 @pytest.mark.parametrize("lanes", ["1", "8"])
 def test_every_sample_has_numbers_of_its_own_whatever_the_other_clients_draw(lanes):
-    """FedRDN beside it: each image is normalised by the pair that its own number picks, once for each time it
-    is drawn."""
+    """FedRDN beside it: an image is normalised by the pair its own number picks, once per draw."""
     method = registry.parse(f"fedrdn+dpsgd(clip={CLIP}, noise_multiplier={NOISE}, sums_noise=0.1)")
     loop = conformance.loop_for(
         method, lanes=lanes, model="mlp(hidden=(8,))", epochs=EPOCHS, batch=BATCH, lr=LR
     )
-    try:
-        state = loop.begin()
-        table = {leaf: t.double() for leaf, t in state.slices["fedrdn"].items()}
-        replies = {r.client: r for r in loop.trainer.train(loop.down(state, 1), [1, 5, 6], {})}
-        for k, reply in replies.items():
-            n = int(loop.fed.sizes[k])
-            drawn = poisson_rows(
-                loop.trainer.samples.rows[k], EPOCHS * -(-n // BATCH), BATCH, SeededSource(0).samples(1, k)
-            )
-            law = Noise("integers", (float(len(table["mu"])),))
-            picks = draw(law, len(drawn), max(map(len, drawn)), loop.fed.seed, 1, k, "fedrdn", "of_pair")
+    state = loop.begin()
+    table = {leaf: t.double() for leaf, t in state.slices["fedrdn"].items()}
+    replies = {r.client: r for r in loop.trainer.train(loop.down(state, 1), [1, 5, 6], {})}
+    for k, reply in replies.items():
+        n = int(loop.fed.sizes[k])
+        drawn = poisson_rows(
+            loop.trainer.samples.rows[k], EPOCHS * -(-n // BATCH), BATCH, SeededSource(0).samples(1, k)
+        )
+        law = Noise("integers", (float(len(table["mu"])),))
+        picks = draw(law, len(drawn), max(map(len, drawn)), loop.fed.seed, 1, k, "fedrdn", "of_pair")
 
-            def seen(step, place, x, picks=picks):
-                mu, sigma = (table[leaf][picks[step, place]][None, :, None, None] for leaf in ("mu", "sigma"))
-                return (x - mu) / sigma
+        def seen(step, place, x, picks=picks):
+            mu, sigma = (table[leaf][picks[step, place]][None, :, None, None] for leaf in ("mu", "sigma"))
+            return (x - mu) / sigma
 
-            for name, expected in naive(loop, k, 0.0, seen).items():
-                torch.testing.assert_close(reply.weights[name].double(), expected, rtol=0, atol=1e-6)
-    finally:
-        loop.trainer.close()
+        for name, expected in naive(loop, k, 0.0, seen).items():
+            torch.testing.assert_close(reply.weights[name].double(), expected, rtol=0, atol=1e-6)

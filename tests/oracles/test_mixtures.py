@@ -104,9 +104,7 @@ class CFL(Dispatched):
             for leaving in combinations(members, size)
             if members[0] not in leaving
         ]
-        between = {
-            way: max(float(unit[i] @ unit[j]) for i in way for j in set(members) - set(way)) for way in ways
-        }
+        between = {w: max(float(unit[i] @ unit[j]) for i in w for j in set(members) - set(w)) for w in ways}
         leaving = min(ways, key=lambda way: between[way])
         if ((1 - between[leaving]) / 2) ** 0.5 > self.gap:
             self.th.append(dict(self.th[c]))
@@ -152,9 +150,7 @@ class IFCA(FedAvg):
 
     def nearest(self, k: int) -> int:
         rows = self.given.rows(k)
-        losses = [
-            float(cross_entropy(self.evaluated(th, self.x[rows])[0], self.y[rows])) for th in self.models
-        ]
+        losses = [float(cross_entropy(self.evaluated(w, self.x[rows])[0], self.y[rows])) for w in self.models]
         return losses.index(min(losses))
 
     def client(self, k: int) -> Client:
@@ -235,8 +231,7 @@ class FedAMP(Dispatched):
 
 
 def test_a_client_without_samples_sends_back_its_mixture() -> None:
-    """Of three, the last one: in round 2 its model is u_2 of round 1, 2 * 0.25 / e of the others' 1, and no
-    longer 0."""
+    """Of three, the last one: in round 2 its model is u_2 of round 1, 2 * 0.25 / e of the others' 1."""
     fed = SimpleNamespace(clients=3, shared=("w",), sizes=np.array([1, 1, 0]))
     s = {"v": {"w": torch.zeros(3, 1)}, "u": {"w": torch.zeros(3, 1)}}
     replies = Ups.of([Sent(k, 1.0, {"w": torch.ones(1)}) for k in (0, 1)], 1)
@@ -412,8 +407,7 @@ class FedCAC(Dispatched):
 
 
 def test_a_third_of_the_rounds() -> None:
-    """Of three, so that everybody is alone from the first on; a shorter run of a table keeps the share of
-    it."""
+    """Of three, so that all are alone from the first on; a shorter run of a table keeps the share of it."""
     agree(Case(), FedCAC)
     assert EngineOfFedcac(beta=100).paced(500, 20).beta == 4
 
@@ -452,11 +446,8 @@ class FedFomo(Dispatched):
     def note(self) -> None:
         has = torch.tensor([float(k in self.has) for k in range(self.clients)])
         self.slice = {
-            "v": self.rows(self.th),
-            "P": self.P.clone(),
-            "has": has,
-            "t": torch.tensor(float(self.t)),
-        }
+            "v": self.rows(self.th), "P": self.P.clone(), "has": has, "t": torch.tensor(float(self.t)),
+        }  # fmt: skip
 
     def sent_to(self, k: int) -> Weights:
         return dict(self.th[k])
@@ -614,8 +605,7 @@ class PFedSim(Dispatched):
         self.note()
 
     def note(self) -> None:
-        """The engine's slice: zeros for a client without a model of its own, which is like no other and
-        itself."""
+        """The engine's slice: zeros for a client without an own model, which is like no other and itself."""
         K, nothing = range(self.clients), {n: torch.zeros_like(t) for n, t in self.w.items()}
         phi = torch.eye(self.clients).double()
         for k in K if self.theta else ():
@@ -921,9 +911,7 @@ class FedMask(Dispatched):
             for batch in self.given.sample(k, len(rows), "fedmask").split(self.case.batch):
                 loss = cross_entropy(split_forward(model, self.x[batch])[0], self.y[batch])
                 with torch.no_grad():
-                    for p, g in zip(
-                        parameters.values(), torch.autograd.grad(loss, list(parameters.values()))
-                    ):
+                    for p, g in zip(parameters.values(), torch.autograd.grad(loss, [*parameters.values()])):
                         p -= self.case.lr * g
         return {n: p.detach() - self.w[n] for n, p in parameters.items()}
 

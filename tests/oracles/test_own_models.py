@@ -61,9 +61,8 @@ class APFL(Beside):
         slopes = dict(zip(m, torch.autograd.grad(loss, list(m.values()))))
         gap = torch.stack([((v[n] - w[n]).detach() * g).sum() for n, g in slopes.items()]).sum()
         before = float(v["alpha"].detach())
-        gap = (
-            before - (before - c.lr * gap).clamp(0, 1)
-        ) / c.lr  # the slope of the step that ends at the clipped a
+        # the slope of the step that ends at the clipped a
+        gap = (before - (before - c.lr * gap).clamp(0, 1)) / c.lr
         line = torch.stack([a * (g * v[n]).sum() for n, g in slopes.items()]).sum()
         if self.adaptive and (c.step == 0 or self.moves == "step"):
             line = line + gap * v["alpha"]
@@ -159,8 +158,7 @@ class PerFedAvg(FedAvg):
     steps = 1
 
     def loss(self, c: Client, seen: Pass) -> Tensor:
-        """On D; the gradients of the other parts are taken in `gradient`, of a copy that keeps the statistics
-        in place."""
+        """On D; other parts' gradients are taken in `gradient`, of a copy that keeps the statistics."""
         self.x_step, self.y_step = seen.x, seen.y
         D = self.rows_of(0, len(seen.x))
         return cross_entropy(seen.z[D], seen.y[D])

@@ -152,9 +152,7 @@ class FedBR(FedAvg):
         """Inputs as the model sees them."""
         return x
 
-    def contrast(
-        self, P: dict[str, Tensor] | dict[str, nn.Parameter], h_u: Tensor, h_t: Tensor, h_x: Tensor
-    ) -> Tensor:
+    def contrast(self, P: Weights, h_u: Tensor, h_t: Tensor, h_x: Tensor) -> Tensor:
         e1, e2, e3 = (normalize(self.projected(P, h)) for h in (h_u, h_t, h_x))
         near, far = torch.exp(self.tau * (e1 * e2).sum(1)), torch.exp(self.tau * (e1 * e3).sum(1))
         return -torch.log(near / (near + far)).mean()

@@ -97,9 +97,7 @@ class FedAdam(FedAvg):
         return w
 
 
-@pytest.mark.parametrize(
-    ("case", "rule"), [(Case("cnn", 0.9), "yogi"), (Case(), "adagrad")], ids=lambda v: str(v)
-)
+@pytest.mark.parametrize(("case", "rule"), [(Case("cnn", 0.9), "yogi"), (Case(), "adagrad")], ids=str)
 def test_the_other_rules(case: Case, rule: str) -> None:
     agree(case, FedAdam, rule=rule, tau=0.1, beta1=0.5)
 
@@ -234,9 +232,7 @@ def test_fednova_reads_the_mu_of_the_fedprox_beside_it(case: Case, oracle: type[
 
 def test_fednova_refuses_a_pull_with_momentum() -> None:
     """There is no closed form for both, and a mu of its own that differed from FedProx's was accepted."""
-    with pytest.raises(
-        UsageError, match=r"E108 'fednova' cannot run here: .* FedProx with momentum; set momentum=0"
-    ):
+    with pytest.raises(UsageError, match=r"E108 'fednova' cannot run here: .* FedProx with momentum"):
         agree(Case("mlp", 0.9), WithFedProx)
     with pytest.raises(UsageError, match="E102 method 'fednova' has no argument 'mu'"):
         registry.parse("fednova(mu=0.5)")
@@ -490,9 +486,8 @@ class ClipMedian(FedAvg):
             d = [{n: r.w[n] - self.w[n] for n in names} for r in replies]
             norms = [sum(float((t**2).sum()) for t in d_k.values()) ** 0.5 for d_k in d]
             most = self.factor * statistics.median(norms)
-            keep = [
-                min(1, most / norm) if norm else 1 for norm in norms
-            ]  # statistics of one sample do not move
+            # statistics of one sample do not move
+            keep = [min(1, most / norm) if norm else 1 for norm in norms]
             for n in names:
                 w[n] = self.w[n] + sum(p_k * d_k[n] * keep_k for p_k, d_k, keep_k in zip(p, d, keep))
         return w

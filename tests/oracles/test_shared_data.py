@@ -223,9 +223,7 @@ class FLea(FedAvg):
         row, self.beta_B = self.row[c.step][: len(x)], self.beta[c.step][: len(x)]
         self.fF = self.slice["features"][row]
         yF = torch.nn.functional.one_hot(self.slice["labels"][row], CLASSES).double()
-        self.y_mixed = torch.stack(
-            [beta * y_i + (1 - beta) * yF_i for beta, y_i, yF_i in zip(self.beta_B, y, yF)]
-        )
+        self.y_mixed = torch.stack([b * y_i + (1 - b) * yF_i for b, y_i, yF_i in zip(self.beta_B, y, yF)])
         return x, y if self.variant == "official" else self.y_mixed
 
     def forward(self, c: Client, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -419,9 +417,7 @@ def test_log_variances_stay_where_their_exponential_is_finite() -> None:
         ("fedfed+local", (1, 8, 8), "common generator"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_trains(
-    method: str, shape: tuple[int, ...], said: str
-) -> None:
+def test_what_cannot_work_is_refused_before_training(method: str, shape: tuple[int, ...], said: str) -> None:
     x, y = torch.zeros(40, *shape), torch.arange(40) % CLASSES
     data = unskew.data.arrays(x, y, x, y)
     with pytest.raises(UsageError, match=said):

@@ -1,5 +1,4 @@
-"""Client-level differential privacy: what is clipped, how much noise there is, who is sampled, and when the
-run ends."""
+"""Client-level differential privacy: clips, noise, sampling, and when the run ends."""
 
 from __future__ import annotations
 
@@ -86,9 +85,8 @@ def test_sums_that_are_shared_count_in_the_same_norm():
     assert float(both[0] / both[5]) == pytest.approx(0.6 / 8.0, rel=1e-4)
     scaled = dp.DP(epsilon=0, noise_multiplier=2.0, scale=0.1)
     replies, _ = released(scaled, [reply(0, [0.6, 0.0], sums=[8.0, 0.0])], declared=SUMS)
-    assert float(Ups.of(replies).seen_by("p")["sums"].sum(0)[0]) == pytest.approx(
-        8.0
-    )  # 0.6^2 + 0.8^2 is just 1
+    # 0.6^2 + 0.8^2 is just 1
+    assert float(Ups.of(replies).seen_by("p")["sums"].sum(0)[0]) == pytest.approx(8.0)
 
 
 def test_every_client_counts_the_same_whatever_it_says_of_its_size():
@@ -129,15 +127,12 @@ def test_the_clip_follows_the_quantile_and_its_search_has_its_share_of_the_budge
 def train(text, rounds=3, seed=0, **changes):
     """The weights after each round, and the loop."""
     loop = conformance.loop_for(registry.parse(text), seed=seed, rounds=rounds, **changes)
-    try:
-        states = [loop.begin()]
-        for t in range(1, loop.last + 1):
-            state, told = loop.round(states[-1], t)
-            loop.evaluate(state, told)
-            states.append(state)
-        return [s.weights for s in states], loop
-    finally:
-        loop.trainer.close()
+    states = [loop.begin()]
+    for t in range(1, loop.last + 1):
+        state, told = loop.round(states[-1], t)
+        loop.evaluate(state, told)
+        states.append(state)
+    return [s.weights for s in states], loop
 
 
 def test_a_run_is_the_loop_over_clipped_updates_and_noise_of_that_size():
@@ -228,11 +223,9 @@ def test_it_goes_with_what_reads_sums(beside):
     ],
 )
 def test_sums_that_nobody_has_scaled_are_told_before_the_first_round(text, sums):
-    """Sums are far longer than updates, so with `scale` left alone the clip takes the weights away, and
-    nobody knows why."""
+    """Sums are far longer than updates, so with `scale` left alone the clip takes the weights away."""
     loop = conformance.loop_for(registry.parse(text), rounds=1)
     loop.begin()
-    loop.trainer.close()
     told = [(e["t"], e["text"]) for e in loop.record.rows["events"] if e["code"] == "E128"]
     assert [t for t, _ in told] == [0] * bool(sums)
     assert all(f"the weights and {sums} as one vector" in words for _, words in told)
@@ -259,8 +252,7 @@ def test_ours_lies_between_the_tight_figure_and_the_loose_one(q, sigma, times, d
 
 
 def test_it_lies_there_for_random_settings():
-    """A dozen of those that `make epsilon` tries; small losses in thousands were once rounded up to four
-    times their sum."""
+    """A dozen of those that `make epsilon` tries; small losses were once rounded up fourfold."""
     drawn = settings.drawn(12, seed=4, least_noise=2.0)
     assert [fault for setting in drawn if (fault := settings.wrong(setting, finer=2))] == []
     assert {s.q == 1 for s in settings.drawn(200, 0)} == {True, False}
@@ -305,13 +297,9 @@ def test_noise_of_a_seed_differs_by_round_part_and_tensor_and_is_the_same_again(
     draws = [
         SeededSource(seed).normal(t, part)((3,), purpose)
         for seed, t, part, purpose in (
-            (0, 1, "dp", "a"),
-            (1, 1, "dp", "a"),
-            (0, 2, "dp", "a"),
-            (0, 1, "x", "a"),
-            (0, 1, "dp", "b"),
+            (0, 1, "dp", "a"), (1, 1, "dp", "a"), (0, 2, "dp", "a"), (0, 1, "x", "a"), (0, 1, "dp", "b"),
         )
-    ]
+    ]  # fmt: skip
     assert len({tuple(d.tolist()) for d in draws}) == len(draws)
     assert torch.equal(draws[0], SeededSource(0).normal(1, "dp")((3,), "a"))
 
@@ -323,8 +311,7 @@ def test_cohorts_of_the_operating_system_are_new_each_time():
 
 
 def test_poisson_cohorts_have_the_sizes_of_independent_draws():
-    """Cohorts of one size would be draws without replacement, for which the accountant's figure is
-    another."""
+    """Cohorts of one size are draws without replacement, for which the accountant's figure is another."""
     who = Availability.parse("poisson:0.3")
     cohorts = [who.who(t, 100, SeededSource(0).cohort).answered for t in range(300)]
     sizes = np.array([len(c) for c in cohorts])

@@ -38,8 +38,7 @@ FIRST = "fc1.0.weight"
 
 
 class Chosen(SeededSource):
-    """Noise that the test chooses. numbers: by client, [units, own inputs] of the first layer; all other
-    noise is 0."""
+    """Noise of the test's choice. numbers: by client, [units, own inputs] of the first layer; else 0."""
 
     def __init__(self, numbers: torch.Tensor):
         super().__init__(0)
@@ -57,8 +56,7 @@ class Chosen(SeededSource):
 
 
 def run_of(noise, lr, lanes="40"):
-    """A run of 2 DRAWS clients: client k has the one sample, client k + DRAWS the same samples with its own
-    inputs at zero."""
+    """A run of 2 DRAWS clients: k has the one sample, k + DRAWS the same with its own inputs at zero."""
     rng, n = np.random.default_rng(11), 2 * DRAWS * BATCH
     x = np.tile(rng.random((n // 2, 1, 8, 8), dtype=np.float32), (2, 1, 1, 1))
     y, rows = np.tile(rng.integers(0, 3, n // 2), 2), np.arange(n).reshape(-1, BATCH)
@@ -102,32 +100,25 @@ def impossible(loop, start, seen, mean, unit):
 
 @pytest.mark.parametrize(("noise", "lr"), [(1.4, 0.5)])
 def test_every_released_weight_could_come_from_either_set(noise, lr):
-    """Noise in float32 on a sum in float32 betrayed one weight in 70 at the first setting, one in 1,000 at
-    the other."""
+    """Noise in float32 on a sum in float32 betrayed one weight in 70."""
     loop = run_of(noise, lr)
-    try:
-        start = loop.down(loop.begin(), 1)
-        sent = released(loop, start, loop.trainer.chance)
-        mean = released(loop, start, Chosen(torch.zeros(sent.shape, dtype=torch.float64)))
-        moved = mean != start.weights[FIRST][:, :OWN]
-        assert moved[:DRAWS].float().mean() > 0.4
-        assert not moved[DRAWS:].any(), "the one sample alone has a gradient here"
-        neighbour = torch.arange(2 * DRAWS).roll(DRAWS)
-        for seen in (sent, sent[neighbour]):
-            assert not impossible(loop, start, seen, mean, noise * lr / BATCH).any()
-    finally:
-        loop.trainer.close()
+    start = loop.down(loop.begin(), 1)
+    sent = released(loop, start, loop.trainer.chance)
+    mean = released(loop, start, Chosen(torch.zeros(sent.shape, dtype=torch.float64)))
+    moved = mean != start.weights[FIRST][:, :OWN]
+    assert moved[:DRAWS].float().mean() > 0.4
+    assert not moved[DRAWS:].any(), "the one sample alone has a gradient here"
+    neighbour = torch.arange(2 * DRAWS).roll(DRAWS)
+    for seen in (sent, sent[neighbour]):
+        assert not impossible(loop, start, seen, mean, noise * lr / BATCH).any()
 
 
 def test_one_lane_and_many_release_the_same_bits():
     sent = []
     for lanes in ("1", "3", "40"):
         loop = run_of(1.4, 0.5, lanes)
-        try:
-            replies = loop.trainer.train(loop.down(loop.begin(), 1), range(2 * DRAWS), {})
-            sent.append(digest({f"{r.client}/{n}": t for r in replies for n, t in r.weights.items()}))
-        finally:
-            loop.trainer.close()
+        replies = loop.trainer.train(loop.down(loop.begin(), 1), range(2 * DRAWS), {})
+        sent.append(digest({f"{r.client}/{n}": t for r in replies for n, t in r.weights.items()}))
     assert len(set(sent)) == 1
 
 
@@ -148,14 +139,11 @@ def on_grid(values, step):
 
 def test_sums_over_samples_lie_on_the_grid_of_their_noise():
     loop = conformance.loop_for(registry.parse("fedrdn+dpsgd(sums_clip=0.8, sums_noise=2.0)"))
-    try:
-        start = loop.down(loop.begin(), 0)
-        c = loop.trainer.client(0, start, "fedrdn", start.weights, {})
-        with loop.trainer.evaluating():
-            sums = NoisySums(loop.trainer, c, 0, start, Release("fedrdn", "finish", 1))
-            values = sums(lambda b: {"x": b.x.flatten(1).sum(0)}, True)["x"]
-    finally:
-        loop.trainer.close()
+    start = loop.down(loop.begin(), 0)
+    c = loop.trainer.client(0, start, "fedrdn", start.weights, {})
+    with loop.trainer.evaluating():
+        sums = NoisySums(loop.trainer, c, 0, start, Release("fedrdn", "finish", 1))
+        values = sums(lambda b: {"x": b.x.flatten(1).sum(0)}, True)["x"]
     assert values.numel() == 192
     assert on_grid(values, 1.6 * NOISE_GRID)
 

@@ -70,12 +70,9 @@ def test_the_sum_is_that_of_exact_fractions_rounded_to_steps():
 @pytest.mark.parametrize(
     ("text", "clients"),
     [
-        ("on", 1000),
-        ("on,bits=32,clip=8", 4),
-        ("on,bits=32,clip=8", 64),
-        ("on,bits=32,clip=0.5", 1024),
+        ("on", 1000), ("on,bits=32,clip=8", 4), ("on,bits=32,clip=8", 64), ("on,bits=32,clip=0.5", 1024),
     ],
-)
+)  # fmt: skip
 def test_no_sum_of_honest_numbers_leaves_its_range(text, clients):
     """Where all of them are cut, of four or of 64 clients, the sum was the first number out of range: its
     sign turned, and nobody noticed."""
@@ -163,11 +160,8 @@ def test_two_clients_are_refused_and_a_round_with_two_is_skipped():
     with pytest.raises(UsageError, match=r"E108 .*takes 3 clients"):
         unskew.run("fedavg", "digits", clients=2, secure_aggregation="on", rounds=1)
     loop = conformance.loop_for(Method(), availability="sample:0.25", secure_aggregation="on")
-    try:
-        before = loop.begin()
-        after, summary = loop.round(before, 1)
-    finally:
-        loop.trainer.close()
+    before = loop.begin()
+    after, summary = loop.round(before, 1)
     assert (summary.asked, summary.answered) == (2, 0)
     assert after.weights is before.weights
     skipped = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E309"]

@@ -68,15 +68,9 @@ def test_pairs_of_seeds_are_counted_where_they_are_not_all():
 
 
 FEDERATION = {
-    "name": "digits",
-    "skew": "iid",
-    "clients": 1,
-    "names": ["a"],
-    "classes": ["0"],
-    "labels": [[9]],
-    "test": 8,
-    "sizes": {"train": [9], "test": [8]},
-}
+    "name": "digits", "skew": "iid", "clients": 1, "names": ["a"], "classes": ["0"], "labels": [[9]],
+    "test": 8, "sizes": {"train": [9], "test": [8]},
+}  # fmt: skip
 
 
 def whole(method, seed, asked=40, **config):
@@ -91,8 +85,7 @@ def ended(method, seed, last, asked=40, **config):
 
 
 def test_runs_that_patience_ended_or_that_are_not_finished_are_named_with_their_rounds():
-    """A method that patience ended in round 8 stood beside one of 28 rounds as if both had trained as
-    long."""
+    """A method that patience ended in round 8 stood beside one of 28 rounds as its equal."""
     runs = [ended("a", s, t, patience=3) for s, t in ((0, 28), (1, 22))]
     half = whole("b", 1, 12, rounds=40)
     table = summary_table([*runs, whole("b", 0), half, whole("c", 0)])
@@ -118,8 +111,7 @@ def test_scores_of_held_out_samples_do_not_pass_for_the_test_sets():
 
 
 def scored(method, seed, own, common=20, **config):
-    """A run whose clients 0, 1, ... were scored: so many with their own models, and so many with the common
-    one."""
+    """A run of which so many clients were scored with their own models, and so many with the common one."""
     federation = {**FEDERATION, "clients": 21, "sizes": {"train": [9] * 21, "test": [8] * 20 + [0]}}
     clients = {
         (scope, "accuracy"): dict.fromkeys(range(n), 0.5)
@@ -130,13 +122,10 @@ def scored(method, seed, own, common=20, **config):
 
 
 def test_means_over_fewer_clients_than_others_have_are_named():
-    """Those of a method whose clients keep weights were means over clients that had taken part, beside means
-    over all."""
+    """Of a method that keeps weights they were means over clients that had taken part."""
     runs = [scored("a", 0, 20), scored("kept", 0, 12, 12), scored("kept", 1, 14, 14), scored("own", 0, 13)]
     text = results_table.note(summary_table(runs))
-    assert (
-        "kept was scored at 12 to 14 of 20 clients with test samples, as the others never took part" in text
-    )
+    assert "kept was scored at 12 to 14 of 20 clients with test samples, as the others never" in text
     assert "own (personal) was scored at 13 of 20" in text
     assert "a was scored" not in text
     half = scored("half", 0, 12, 12, rounds=90)  # the first rows of clients need not be the last

@@ -23,15 +23,11 @@ def row(t, scope, metric, value, client=None):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Two methods, two seeds: AUROC at two clients of twenty; in the run of fedprox with seed 1 it ends in
-    round 39."""
+    """Two methods, two seeds: AUROC at two clients of twenty; in fedprox's seed 1 it ends in round 39."""
     path = fake_comparison(
-        tmp_path_factory.mktemp("further") / "c",
-        ["fedavg", "fedprox"],
-        2,
-        rounds=LAST,
+        tmp_path_factory.mktemp("further") / "c", ["fedavg", "fedprox"], 2, rounds=LAST,
         metrics="auroc,cost.py:cost",
-    )
+    )  # fmt: skip
     for run in sorted(path.glob("*--s*")):
         wild = run.name == "fedprox--s1"
         rows = [row(t, "global", AUROC, 0.5 + t / 100) for t in range(1, LAST if wild else LAST + 1)]
@@ -44,8 +40,7 @@ def runs(tmp_path_factory):
 
 
 def test_json_has_every_metric_by_scope(runs):
-    """A mean over seeds of means over the last ten rounds; over how many clients; and no scope that nobody
-    has."""
+    """Means over seeds of means over ten rounds; over how many clients; and no scope that nobody has."""
     one, other = json.loads(json.dumps(results_table.as_json(summary.summary_table(runs)), allow_nan=False))
     of = one["further"][AUROC]
     assert set(of) == {"global", "global@client"}
@@ -57,9 +52,7 @@ def test_json_has_every_metric_by_scope(runs):
 
 def test_the_terminal_and_the_page_say_them_too(runs):
     text = results_table.plain(summary.summary_table(runs))
-    assert (
-        "AUROC, %, fedavg: global 85.5 ± 0.0, global@client 75.0 ± 0.0 (mean over 2 of 20 clients)\n" in text
-    )
+    assert "AUROC, %, fedavg: global 85.5 ± 0.0, global@client 75.0 ± 0.0 (mean over 2 of 20 clients)" in text
     assert "\ncost, fedprox: global 12.5 ± 0.71" in text
     html = page.page(runs, "c")
     assert "75.0 ± 0.0 (2/20)" in html

@@ -1,5 +1,4 @@
-"""Measures in the report: their table, their series in their own unit, matrices and planes; names stay
-text."""
+"""Measures in the report: their table, series in their own unit, matrices and planes; names stay text."""
 
 from __future__ import annotations
 

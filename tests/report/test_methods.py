@@ -1,5 +1,4 @@
-"""The page of a method: every setting with its default, range and meaning, every hook, and what leaves a
-client."""
+"""The page of a method: settings with default, range and meaning, hooks, and what leaves a client."""
 
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ from unskew.runs import conformance
 def page_of(text: str) -> str:
     method = registry.parse(text)
     loop = conformance.loop_for(method)
-    loop.trainer.close()
     return method_page(method.parts[0], loop.fed, "eight clients")
 
 
@@ -23,11 +21,8 @@ def row(text: str, first: str) -> list[str]:
 
 def test_a_setting_stands_with_default_range_and_meaning():
     assert row("fedavgm", "`beta`") == [
-        "`beta`",
-        "`0.9`",
-        "number, at least 0, below 1",
-        "share of the last step that is kept; 0 is FedAvg",
-    ]
+        "`beta`", "`0.9`", "number, at least 0, below 1", "share of the last step that is kept; 0 is FedAvg",
+    ]  # fmt: skip
     assert row("fedavgm(beta=0.5)", "`beta`")[1] == "`0.9`, here `0.5`"
     assert row("fedrdn", "`variant`")[2] == "'paper' or 'official'"
 

@@ -1,5 +1,4 @@
-"""Pages of runs as nobody wishes them: scores that are no numbers, hundreds of classes, names full of control
-characters."""
+"""Pages of odd runs: scores that are no numbers, names full of control characters."""
 
 from __future__ import annotations
 

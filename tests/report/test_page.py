@@ -113,9 +113,7 @@ def test_one_legend_names_what_each_picture_can_hide(text):
 
 
 def test_the_table_is_a_file_on_the_page_itself(text, comparison):
-    links = {
-        a["download"]: a["href"].partition(",") for t, a in Tags(text).seen if t == "a" and "download" in a
-    }
+    links = {a["download"]: a["href"].partition(",") for _, a in Tags(text).seen if "download" in a}
     rows = context_of(read_runs([comparison]), "label-skew").summaries
     assert {head for head, _, _ in links.values()} == {"data:text/plain;charset=utf-8"}
     assert {name: unquote(content) for name, (_, _, content) in links.items()} == {
@@ -144,17 +142,9 @@ def test_nothing_a_user_wrote_becomes_markup(tmp_path):
     (path / "env.json").write_text(json.dumps({EVIL: EVIL}))
     (path / "events.jsonl").write_text(json.dumps({"t": 1, "code": EVIL, "text": EVIL}) + "\n")
     ledger = {
-        "t": 1,
-        "way": "up",
-        "share": EVIL,
-        "clients": [0],
-        "bytes": 8,
-        "reads": EVIL,
-        "guarantee": EVIL,
-        "kind": EVIL,
-        "samples": EVIL,
-        "shape": [EVIL],
-    }
+        "t": 1, "way": "up", "share": EVIL, "clients": [0], "bytes": 8, "reads": EVIL, "guarantee": EVIL,
+        "kind": EVIL, "samples": EVIL, "shape": [EVIL],
+    }  # fmt: skip
     (path / "ledger.jsonl").write_text(json.dumps(ledger) + "\n")
     text = write_report([path], tmp_path / "r.html").read_text()
     tags = Tags(text)
@@ -191,13 +181,6 @@ def test_the_sections_stand_in_their_order_and_are_linked(text):
     assert orders == sorted(set(orders))
     anchors = re.findall(r'<section id="([\w-]+)"', text)
     assert anchors == [
-        "table",
-        "rounds",
-        "clients",
-        "leaves",
-        "partition",
-        "attendance",
-        "measured",
-        "repeat",
-    ]
+        "table", "rounds", "clients", "leaves", "partition", "attendance", "measured", "repeat",
+    ]  # fmt: skip
     assert re.findall(r'<a href="#([\w-]+)">', text) == anchors

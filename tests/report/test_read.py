@@ -116,9 +116,8 @@ def test_a_comparison_keeps_the_order_of_its_methods_and_their_names(tmp_path):
     path = fake_comparison(tmp_path / "c", ["rebafl", "fedprox(mu=0.01)", "local"], 2, clients=4, rounds=2)
     (path / "rebafl--s7").mkdir()  # not begun
     config = path / "fedprox-mu-0.01--s0" / "config.yaml"
-    config.write_text(
-        config.read_text().replace("fedprox(mu=0.01)", "fedprox(mu=0.010)")
-    )  # as the engine resolves it
+    # as the engine resolves it
+    config.write_text(config.read_text().replace("fedprox(mu=0.01)", "fedprox(mu=0.010)"))
     runs = read_comparison(path)
     found = [(r.method, r.seed) for r in runs]
     assert found == [(m, s) for m in ("rebafl", "fedprox(mu=0.01)", "local") for s in (0, 1)]

@@ -1,5 +1,4 @@
-"""What the page says in words, and the values that its pictures are drawn from, against cases worked out by
-hand."""
+"""What the page says in words, and the values that its pictures are drawn from, against cases by hand."""
 
 from __future__ import annotations
 
@@ -20,20 +19,13 @@ from unskew.report.sections import (
     measures,
     reproducibility,
 )
-from unskew.report.sections import (
-    rounds as rounds_section,
-)
+from unskew.report.sections import rounds as rounds_section
 
 FEDERATION = {
-    "name": "digits",
-    "skew": "classes:2",
-    "clients": 3,
-    "names": ["a", "b", "c"],
-    "classes": ["0", "1", "2", "3"],
-    "sizes": {"train": [1000, 20, 30], "test": [1, 1, 1]},
-    "labels": [[990, 10, 0, 0], [20, 0, 0, 0], [0, 10, 10, 10]],
-    "test": 1234,
-}
+    "name": "digits", "skew": "classes:2", "clients": 3, "names": ["a", "b", "c"],
+    "classes": ["0", "1", "2", "3"], "sizes": {"train": [1000, 20, 30], "test": [1, 1, 1]},
+    "labels": [[990, 10, 0, 0], [20, 0, 0, 0], [0, 10, 10, 10]], "test": 1234,
+}  # fmt: skip
 
 
 def changed(r, **fields):
@@ -80,8 +72,7 @@ def test_the_result_names_the_leader_and_the_closest_rival():
     ],
 )
 def test_whether_federating_pays_is_said(ours, alone, judged):
-    """Of the best method at the clients, after the last round of a short run, against training alone in the
-    same seeds."""
+    """Of the best method at the clients, after the last round, against training alone in the same seeds."""
     federated = [
         r
         for seed, value in enumerate(ours)
@@ -175,8 +166,7 @@ def test_the_ledger_in_words():
 
 
 def test_bytes_so_far_include_the_round_itself():
-    """Sent in rounds 1, 2 and 4 to and by all clients, 100 bytes each way; evaluated in rounds 0, 2, 3 and
-    4."""
+    """Sent in rounds 1, 2 and 4, 100 bytes each way; evaluated in rounds 0, 2, 3 and 4."""
     sent = tuple(
         Traffic(way, "w", "sum", "none", np.array([1, 2, 4]), np.array([100, 100, 100]), 0)
         for way in ("up", "down")

@@ -1,5 +1,4 @@
-"""Scores, tests and tables against hand-worked and SciPy's numbers; the page is whole and escapes what users
-wrote."""
+"""Scores and tests against hand-worked and SciPy's numbers."""
 
 from __future__ import annotations
 
@@ -17,9 +16,8 @@ def test_last_best_and_mean_of_the_last_ten():
     values = np.array([0.1] * 5 + [0.9] + [0.5] * 9)
     rounds = np.arange(1, 16)
     assert stats.last_best_mean10(rounds, values) == pytest.approx((0.5, 0.9, 0.54))
-    assert stats.last_best_mean10(10 * rounds, values) == pytest.approx(
-        (0.5, 0.9, 0.5)
-    )  # rounds, not evaluations
+    # rounds, not evaluations
+    assert stats.last_best_mean10(10 * rounds, values) == pytest.approx((0.5, 0.9, 0.5))
     assert all(v != v for v in stats.last_best_mean10(rounds[:0], values[:0]))
 
 

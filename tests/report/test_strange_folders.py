@@ -1,5 +1,4 @@
-"""The commands that read a run's folder ask what its files hold: one altered value is one sentence, and no
-traceback."""
+"""Commands that read a run's folder check its files: an altered value is one sentence, and no traceback."""
 
 from __future__ import annotations
 

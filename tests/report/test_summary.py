@@ -55,8 +55,7 @@ def test_the_default_target_is_95_percent_of_the_best_final_score():
 
 
 def test_the_page_counts_rounds_and_bytes_to_the_default_target():
-    """Final score 0.8 = mean of the last ten of 0, 0.2, then ten of 0.8, so the target is 76 %, reached in
-    round 3."""
+    """Final score 0.8 of 0, 0.2, then ten of 0.8, so the target is 76 %, reached in round 3."""
     low = run("low", 0, [0.1, 0.2] + [0.3] * 10, sent=[2_000_000] * 12)
     high = run("high", 0, [0.0, 0.2] + [0.8] * 10, sent=[1_000_000] * 12)
     context = context_of([low, high], "x")
@@ -73,8 +72,7 @@ def test_the_page_counts_rounds_and_bytes_to_the_default_target():
 
 
 def test_a_curve_over_bytes_is_the_mean_over_seeds_from_the_first_round_that_sent(monkeypatch):
-    """Seeds that move 2 and 6 MB a round: 4 and 8 MB in the mean. Round 0 is scored before anything is
-    sent."""
+    """Seeds that move 2 and 6 MB a round: 4 and 8 MB in the mean. Round 0 sends nothing."""
     lines = []
     monkeypatch.setattr(rounds, "curves", lambda drawn, *labels, **options: lines.extend(drawn) or "")
     rounds._against_bytes(
@@ -105,9 +103,8 @@ def test_a_target_is_reached_by_equality_and_counts_its_own_round():
     assert bytes_to(r, 0.5) == 2 * (10 + 20)
     assert bytes_to(r, 0.2) == 2 * 10
     assert math.isnan(bytes_to(r, 0.71))
-    assert (
-        bytes_to(run("m", accuracy=[0.9, 0.9], first=0, sent=[10]), 0.5) == 0
-    )  # the untrained model was good enough
+    # the untrained model was good enough
+    assert bytes_to(run("m", accuracy=[0.9, 0.9], first=0, sent=[10]), 0.5) == 0
 
 
 def test_every_column_has_its_own_series():
@@ -117,17 +114,12 @@ def test_every_column_has_its_own_series():
         name: [9, *(base + v for v in tail)]
         for base, name in enumerate(
             (
-                "client_mean",
-                "client_worst",
-                "client_std",
-                "own_mean",
-                "global_macro_f1",
-                "global_worst_class",
-                "global_dice_both",
+                "client_mean", "client_worst", "client_std", "own_mean", "global_macro_f1",
+                "global_worst_class", "global_dice_both",
             ),
             start=1,
         )
-    }
+    }  # fmt: skip
     short = run("m", 0, [0.9, *tail], sent=[5, 7], **series)
     (s,) = summary_table([replace(short, config={**short.config, "rounds": 30})], target=0.2)
     columns = (s.clients, s.worst, s.spread, s.personal, s.macro_f1, s.worst_class, s.dice_both)
@@ -159,12 +151,9 @@ def test_in_a_short_run_every_score_is_of_the_last_round():
 
 def test_the_mean_over_seeds_of_the_final_score_leads():
     runs = [
-        run("a", 0, [0.9]),
-        run("a", 1, [0.1]),
-        run("b", 0, [0.6]),
-        run("b", 1, [0.6]),
+        run("a", 0, [0.9]), run("a", 1, [0.1]), run("b", 0, [0.6]), run("b", 1, [0.6]),
         run("local", 0, [0.99]),
-    ]
+    ]  # fmt: skip
     assert leader_of(runs) == "b"
     assert leader_of([run("local", 0, [0.9])]) == ""
     assert [s.leads for s in summary_table(runs)] == [False, True, False]

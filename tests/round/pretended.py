@@ -180,9 +180,7 @@ def computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     kwargs = {n: _named(v) for n, v in kwargs.items()}
     to = kwargs.get("device")
     if any(t.is_meta for t in hosts):
-        raise Mixed(
-            f"{func}: a tensor without numbers, made where no pretended GPU was looking, at {place()}"
-        )
+        raise Mixed(f"{func}: a tensor without numbers, made where no pretended GPU looked, at {place()}")
     if func in (aten._to_copy.default, aten.copy_.default):
         return _copied(func, args, kwargs)
     if not cards and (to is None or to.type == "cpu"):
@@ -409,5 +407,4 @@ def rounds_of(run: run.Run, rounds: int = 2) -> tuple[dict[str, Tensor], Loop]:
     now = loop.begin()
     for t in range(1, rounds + 1):
         now, _ = loop.round(now, t)
-    loop.trainer.close()
     return {n: t.cpu() for n, t in now.weights.items()}, loop

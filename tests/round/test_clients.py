@@ -21,8 +21,7 @@ from unskew.runs.resolve import resolve
 
 
 def sampled(purpose: str, *, t: int = 1, count: int = 10, replacement: bool = False) -> list[list[int]]:
-    """Which of their 30 samples a trip draws at two equally large clients, as places among the client's own
-    rows."""
+    """Which of their 30 samples a trip draws at two clients, as places among the client's own rows."""
     clients, start = trainer(linear(4), (4,), Method(), sizes=(30, 30))
 
     def draw(w: Weights, c: Client) -> Tree:
@@ -30,7 +29,6 @@ def sampled(purpose: str, *, t: int = 1, count: int = 10, replacement: bool = Fa
 
     trip = Trip(lambda t, T: True, draw, lambda w, s, ups, fed: (w, s), lambda fed: {}, everyone=True)
     replies = clients.visit(trip, Part(), type(start)(t, start.lr, start.weights, start.down), [0, 1], {})
-    clients.close()
     places = []
     for reply in replies:
         own = clients.samples.x[clients.samples.rows[reply.client]]
@@ -75,11 +73,8 @@ def test_a_client_begins_with_the_weights_that_it_kept(lanes):
     method = Method(*registry.parse("fedbn").parts, Remembers(weight="conv1.1.weight"))
     settings = conformance.short_settings(model="cnn_small(batch_norm=True)", lanes=lanes)
     loop = loop_of(resolve(settings, conformance.small_federation(), method))
-    try:
-        state, clients = loop.begin(), [0, 4, 5]
-        first = loop.trainer.train(loop.down(state, 1), clients, {})
-        second = loop.trainer.train(loop.down(state, 2), clients, {r.client: r.private for r in first})
-    finally:
-        loop.trainer.close()
+    state, clients = loop.begin(), [0, 4, 5]
+    first = loop.trainer.train(loop.down(state, 1), clients, {})
+    second = loop.trainer.train(loop.down(state, 2), clients, {r.client: r.private for r in first})
     assert [float(r.shares["remembers"]["gap"]) for r in second] == [0, 0, 0]
     assert all(float(r.shares["remembers"]["gap"]) > 0 for r in first)

@@ -1,5 +1,4 @@
-"""Parameters with `requires_grad=False` are constants of a run, and so is the batch normalisation among
-them."""
+"""Parameters with `requires_grad=False` are constants of a run, as is batch normalisation among them."""
 
 from __future__ import annotations
 
@@ -66,9 +65,8 @@ def test_nothing_that_is_frozen_changes_or_leaves(lanes, method):
     module = model()
     result = trained(lanes, module, method)
     after = floats(result.model)
-    held = (
-        ("backbone", "middle.1") if method == "fedbn" else ("backbone",)
-    )  # FedBN's server never sees a norm
+    # FedBN's server never sees a norm
+    held = ("backbone", "middle.1") if method == "fedbn" else ("backbone",)
     for name, before in floats(module).items():
         if name in after:  # MOON puts other layers in the head's place
             assert torch.equal(after[name], before) == name.startswith(held), name
@@ -79,8 +77,7 @@ def test_nothing_that_is_frozen_changes_or_leaves(lanes, method):
 
 @LANES
 def test_a_run_is_what_torch_does_with_the_same_frozen_layers(lanes):
-    """M1: one client, whole batches, against torch.optim on the layers that train, the frozen ones in
-    evaluation mode."""
+    """M1: one client, whole batches, against torch.optim, the frozen layers in evaluation mode."""
     module = model()
     result = trained(lanes, module, clients=1, batch=N, rounds=5, epochs=2, lr=0.1)
     plain = copy.deepcopy(module).double()
@@ -145,7 +142,6 @@ def test_clients_side_by_side_have_one_copy_of_what_is_frozen(method, frozen, mo
     names.clear()  # of the step that tries the model out
     Watched.stacked.clear()
     *_, state = remaining_rounds(loop, loop.begin(), lambda *_: None)
-    loop.trainer.close()
     assert Watched.stacked == {not frozen}
     assert ("1.weight" in names) == (not frozen)
     held = {**flat_tree(loop.store.fetch([0]).get(0, {})), **flat_tree(state.slices)}

@@ -12,20 +12,11 @@ from torch import Tensor, nn
 from unskew.round.layer_kernels import Kernels
 
 RECTIFIERS = [
-    nn.ReLU(),
-    nn.ReLU6(),
-    nn.LeakyReLU(0.2),
-    F.relu,
-    torch.relu,
-    Tensor.relu,
-    F.relu6,
-    F.leaky_relu,
-]
+    nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(0.2), F.relu, torch.relu, Tensor.relu, F.relu6, F.leaky_relu,
+]  # fmt: skip
 
 
-def gradients(
-    function: Callable[[Tensor], Tensor], x: Tensor, kernels: Kernels | None
-) -> tuple[Tensor, Tensor]:
+def gradients(function: Callable, x: Tensor, kernels: Kernels | None) -> tuple[Tensor, Tensor]:
     x = x.clone().requires_grad_()
     if kernels is None:
         y = function(x)

@@ -21,8 +21,7 @@ from unskew.round.trainer import Trainer
 
 
 def usual(clients: Trainer, k: int, module: nn.Module, opt) -> dict[str, torch.Tensor]:
-    """The loop everybody writes: a copy of the model, torch.optim, one batch after another, in our row
-    order."""
+    """The usual loop: a copy of the model, torch.optim, one batch after another, in our row order."""
     model, recipe = copy.deepcopy(module).train(), clients.training.recipe
     optimiser = opt(model.parameters())
     rows, generator = clients.samples.rows[k], key(3, 1, k, "batch")
@@ -92,7 +91,6 @@ def test_equals_the_usual_loop(lanes, optimiser, settings, opt, name):
     module = build(name, (1, 8, 8))
     clients, start = trainer(module, (1, 8, 8), lanes=lanes, optimiser=optimiser, **settings)
     replies = clients.train(start, range(len(SIZES)), {})
-    clients.close()
     assert [r.client for r in replies] == [0, 1, 2, 3, 4, 5, 6]  # client 7 has no samples
     for r in replies:
         expected = usual(clients, r.client, module, opt)
@@ -108,7 +106,6 @@ def test_batch_normalisation_equals_the_usual_loop(lanes):
     module = with_norms()
     clients, start = trainer(module, BN, lanes=lanes)
     replies = clients.train(start, range(len(SIZES)), {})
-    clients.close()
     for r in replies:
         expected = usual(clients, r.client, module, lambda p: torch.optim.SGD(p, 0.05))
         for n, t in expected.items():
@@ -118,7 +115,6 @@ def test_batch_normalisation_equals_the_usual_loop(lanes):
 def trained(module, method, lanes, workers, cohort):
     clients, start = trainer(module, BN, method, lanes, workers)
     replies = clients.train(start, cohort, {})
-    clients.close()
     return {r.client: r.weights for r in replies}
 
 
@@ -159,7 +155,6 @@ def test_dropout_masks_belong_to_the_client():
     for lanes in (1, 3, 8):
         clients, start = trainer(net(), (1, 8, 8), lanes=lanes)
         ends.append(clients.train(start, range(7), {}))
-        clients.close()
     for a, b, c in zip(*ends):
         assert all(torch.equal(b.weights[n], c.weights[n]) for n in b.weights)
         assert max(float((a.weights[n] - b.weights[n]).abs().max()) for n in a.weights) < 1e-5
@@ -167,7 +162,6 @@ def test_dropout_masks_belong_to_the_client():
         nn.Sequential(net()[0], nn.Sequential(*list(net()[1])[:2]), net()[2]), (1, 8, 8), lanes=3
     )
     plain = clients.train(start, [0], {})[0]
-    clients.close()
     assert any(not torch.equal(t, u) for t, u in zip(plain.weights.values(), ends[1][0].weights.values()))
 
 
@@ -175,7 +169,6 @@ def test_one_client_federation_is_centralised_training():
     module = build("cnn_small", (1, 8, 8))
     clients, start = trainer(module, (1, 8, 8), lanes=1)
     reply = clients.train(start, [4], {})[0]
-    clients.close()
     merged = weighted_mean(start.weights, Ups.of([reply]))
     assert all(torch.equal(merged[n], reply.weights[n]) for n in reply.weights)
 
@@ -186,13 +179,8 @@ def test_schedule_of_unequal_clients():
         (w.full, w.short, w.frozen)
         for w in (work_of(k, n, recipe) for k, n in enumerate((33, 32, 1, 40, 5, 18)))
     ] == [
-        (2, 0, False),
-        (2, 0, False),
-        (0, 1, True),
-        (2, 8, False),
-        (0, 5, False),
-        (1, 2, False),
-    ]
+        (2, 0, False), (2, 0, False), (0, 1, True), (2, 8, False), (0, 5, False), (1, 2, False),
+    ]  # fmt: skip
     sizes = np.array([40, 24, 8, 41, 0])
     plan = chunks(range(5), sizes, Recipe(16, 1, False), 8)
     assert sorted(w.client for c in plan for w in c.work) == [0, 1, 2, 3]

@@ -33,7 +33,6 @@ class Poison(Part):
 def test_a_client_that_diverges_is_dropped_and_named_and_the_run_goes_on():
     made = conformance.loop_for(Method(Poison()))
     state, told = made.round(made.begin(), 1)
-    made.trainer.close()
     assert told.dropped == 1
     assert all(bool(torch.isfinite(v).all()) for v in state.weights.values())
     (event,) = [e for e in made.record.rows["events"] if e["code"] == "E301"]
@@ -46,7 +45,6 @@ def test_an_empty_round_counts_and_changes_nothing():
     made = conformance.loop_for(registry.parse("rebafl"), availability="drop:1")
     before = made.begin()
     after, told = made.round(before, 1)
-    made.trainer.close()
     assert after.t == 1
     assert told.answered == 0
     assert all(torch.equal(after.weights[n], t) for n, t in before.weights.items())
@@ -56,7 +54,6 @@ def test_an_empty_round_counts_and_changes_nothing():
 def test_the_ledger_holds_every_byte():
     made = conformance.loop_for(registry.parse("flea+scaffold"))
     state, _ = made.round(made.begin(), 1)
-    made.trainer.close()
     w = sum(t.numel() * 4 for t in state.weights.values())
     rows = {(r["way"], r["share"], i): r for i, r in enumerate(made.record.rows["ledger"])}
     by_share = {(way, share): r for (way, share, _), r in reversed(rows.items())}
@@ -81,7 +78,6 @@ def test_what_clients_hold_is_not_sent_again():
     for t in (1, 2, 3):
         state, _ = made.round(state, t)
         features.append(size_in_bytes({"": state.slices["flea"]["features"]}))
-    made.trainer.close()
     labels, pairs = size_in_bytes({"": state.slices["flea"]["labels"]}), size_in_bytes(state.slices["fedrdn"])
     rows = [r for r in made.record.rows["ledger"] if r["way"] == "down"]
     everyone, others = list(range(8)), [0, 1, 3, 4, 5, 6, 7]
@@ -137,13 +133,10 @@ def test_the_first_round_may_have_epochs_of_its_own():
 
     def after(t: int, **changes) -> list[torch.Tensor]:
         made = conformance.loop_for(registry.parse("fednova+flea"), **changes)
-        try:
-            state, seen = made.begin(), []
-            for now in range(1, t + 1):
-                state, summary = made.round(state, now)
-                seen += [*state.weights.values(), torch.tensor(summary.loss)]
-        finally:
-            made.trainer.close()
+        state, seen = made.begin(), []
+        for now in range(1, t + 1):
+            state, summary = made.round(state, now)
+            seen += [*state.weights.values(), torch.tensor(summary.loss)]
         return seen
 
     longer, short = after(2, first_epochs=2), after(1)

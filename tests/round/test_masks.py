@@ -33,14 +33,9 @@ def federation(side=16):
     first = np.concatenate([np.arange(n) < n // 2 for n in np.bincount(site)])
     columns = {"site": site[first]}
     made = data.arrays(
-        x[first],
-        y[first],
-        x[~first],
-        y[~first],
-        columns=columns,
-        test_columns={"site": site[~first]},
+        x[first], y[first], x[~first], y[~first], columns=columns, test_columns={"site": site[~first]},
         name="squares",
-    )
+    )  # fmt: skip
     return data.build(made, "column:site", 4, np.random.default_rng(0), np.random.default_rng(1))
 
 
@@ -56,20 +51,16 @@ def loop(method="fedavg", **changes):
 
 def trained(method="fedavg", **changes):
     made = loop(method, **changes)
-    try:
-        state = made.begin()
-        made.evaluate(state, None)
-        for after in remaining_rounds(made, state, lambda *_: None):
-            state = after
-    finally:
-        made.trainer.close()
+    state = made.begin()
+    made.evaluate(state, None)
+    for after in remaining_rounds(made, state, lambda *_: None):
+        state = after
     return made, state
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-4), (torch.float64, 1e-12)])
 def test_lanes_equal_one_after_another(dtype, most):
-    """Unequal clients, short batches and a single sample; in double precision nothing but rounding is
-    left."""
+    """Unequal clients, short batches and a single sample; in double precision only rounding is left."""
     ends = []
     for lanes in ("1", "4"):
         made = loop(lanes=lanes, optimiser="sgd", lr=0.02)
@@ -78,7 +69,6 @@ def test_lanes_equal_one_after_another(dtype, most):
         start = made.down(made.begin(), 1)
         start = dataclasses.replace(start, weights={n: t.to(dtype) for n, t in start.weights.items()})
         ends.append(made.trainer.train(start, range(4), {}))
-        made.trainer.close()
     for one, many in zip(*ends):
         for n, t in one.weights.items():
             assert float((t - many.weights[n]).abs().max()) < most, (one.client, n)

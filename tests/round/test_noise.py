@@ -37,7 +37,6 @@ def dealt(high: int, n: int, batch: int, epochs: int) -> list[torch.Tensor]:
     deck = Deck(high)
     clients, start = trainer(linear(4), (4,), Method(deck), lanes=1, sizes=(n, 3), batch=batch, epochs=epochs)
     clients.train(start, [0, 1], {})
-    clients.close()
     return deck.dealt
 
 
@@ -77,7 +76,6 @@ def test_lanes_hand_every_client_the_numbers_of_its_own_step(k):
         part = Pull()
         clients, start = trainer(linear(4), (4,), Method(part), lanes=lanes, sizes=(40, 8), epochs=1)
         seen[lanes] = clients.train(start, [0, 1], {})[k].weights
-        clients.close()
     assert all(torch.allclose(t, seen[8][n], rtol=0, atol=1e-6) for n, t in seen[1].items())
 
 

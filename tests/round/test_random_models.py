@@ -82,8 +82,7 @@ JOINED = ("add", "subtract the mean", "multiply", "cat", "gain")
 
 
 class Drawn(nn.Module):
-    """Layers drawn by a seed; some of their answers are joined with what an earlier layer was given or
-    gave."""
+    """Layers drawn by a seed; some answers are joined with what an earlier layer was given or gave."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -123,9 +122,7 @@ class Drawn(nn.Module):
         return self.head(seen[-1].flatten(1))
 
 
-def ended(
-    run: Callable[[], Mapping[str, Tensor]], expected: type[Exception], words: str
-) -> Mapping[str, Tensor]:
+def ended(run: Callable, expected: type[Exception], words: str) -> Mapping[str, Tensor]:
     """What the run gives, nothing if it ends in this error with these words."""
     try:
         return run()

@@ -44,8 +44,7 @@ def test_what_steps_add_up_to_is_exact_up_to_the_largest_momentum(rho, steps):
     ],
 )
 def test_a_round_whose_learning_rate_is_nothing_moves_nothing_and_drops_nobody(method, lanes, falling):
-    """SCAFFOLD divided 0 by 0, so that all replies were dropped and `lr` was called too high; APPLE ended in
-    a traceback."""
+    """SCAFFOLD divided 0 by 0, and all replies were dropped; APPLE ended in a traceback."""
     settings = {**FAST, **falling, "lanes": lanes, "rounds": 4}
     result = unskew.run(method, conformance.small_federation(), **settings)
     merged = [len(e["answered"]) for e in result.record.rows["events"] if e["code"] == "round"]

@@ -43,9 +43,7 @@ def replays(monkeypatch) -> list[Recording]:
     return done
 
 
-def trained(
-    recorded: bool, module: nn.Module, method: str | Method = "fedavg", **given: Any
-) -> dict[str, Tensor]:
+def trained(recorded: bool, module: nn.Module, method: str | Method = "fedavg", **given: Any):
     """Weights and losses of all replies of three rounds whose learning rates differ."""
     given = {"shape": SHAPE, "lanes": 4, "sizes": (40, 33, 21, 18, 7), **given}
     made, start = trainer(module, given.pop("shape"), method, **given)
@@ -53,7 +51,6 @@ def trained(
         made.replays = None
     rounds = [replace(start, t=t, lr=start.lr / t) for t in (1, 2, 3)]
     replies = [r for sent in rounds for r in made.train(sent, range(5), {})]
-    made.close()
     return {f"{i}/{n}": w for i, r in enumerate(replies) for n, w in {**r.weights, "loss": r.loss}.items()}
 
 
@@ -101,7 +98,6 @@ def test_a_model_that_draws_for_itself_is_not_recorded(replays):
     made.fed.net.draws = True
     for t in (1, 2, 3):
         made.train(replace(start, t=t), [0, 1], {})
-    made.close()
     assert not replays
 
 
@@ -123,7 +119,6 @@ def rounds(loop: Loop, state: State, last: int, recorded: bool = True) -> State:
         loop.trainer.replays = None
     while state.t < last:
         state, _ = loop.round(state, state.t + 1)
-    loop.trainer.close()
     return state
 
 
@@ -187,15 +182,13 @@ def test_a_run_that_goes_on_with_no_recordings_ends_with_the_same_bits(replays, 
 
 
 def test_a_short_run_records_nothing_and_a_longer_one_does():
-    """Recording pays from some six steps of a shape on: the first update takes none, the second's third step
-    is recorded."""
+    """Recording pays from some six steps of a shape on: the second update's third step."""
     loop = loop_of(a_run("fedavg", epochs=1, rounds=9, clients=1))
     state = loop.begin()
     for t, count in enumerate((0, 0, 1, 1), 1):  # two steps a round
         state, _ = loop.round(state, t)
         stages = [s for stages in loop.trainer.replays.stages.values() for s in stages.values()]
         assert sum(r is not None for s in stages for r in s.recorded.values()) == count
-    loop.trainer.close()
 
 
 @pytest.mark.parametrize(

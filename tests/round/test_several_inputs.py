@@ -1,5 +1,4 @@
-"""Samples of several inputs are trained on as those of one: the same bits, the same promises, and nothing
-wrong in silence."""
+"""Samples of several inputs are trained on as those of one: the same bits, and nothing wrong in silence."""
 
 from __future__ import annotations
 
@@ -25,14 +24,8 @@ AGES = (RNG.normal(size=N) + Y).astype(np.float32)
 IDS, PRESENT = (RNG.integers(0, 20, (N, 6)) + 5 * Y[:, None]), RNG.random((N, 6)) > 0.3
 BY_NAME = {"scan": SCANS, "age": AGES}
 SETTINGS = {
-    "clients": 4,
-    "rounds": 2,
-    "epochs": 1,
-    "batch": 8,
-    "workers": 1,
-    "skew": "dirichlet:1",
-    "eval_every": 2,
-}
+    "clients": 4, "rounds": 2, "epochs": 1, "batch": 8, "workers": 1, "skew": "dirichlet:1", "eval_every": 2,
+}  # fmt: skip
 
 
 class Scans(nn.Module):
@@ -87,22 +80,14 @@ class Words(nn.Module):
 WORDS = {"input_ids": IDS, "attention_mask": PRESENT}
 
 
-def trained(
-    method: Any = "fedavg", given: Any = BY_NAME, model: nn.Module | None = None, **more: Any
-) -> unskew.Result:
+def trained(method: Any = "fedavg", given: Any = BY_NAME, model: nn.Module | None = None, **more: Any):
     return unskew.run(method, (given, Y), model=model or Scans(), **{**SETTINGS, **more})
 
 
 FEW = {
-    "clients": 3,
-    "rounds": 2,
-    "epochs": 1,
-    "batch": 6,
-    "workers": 1,
-    "skew": "iid",
-    "normalise": "none",
+    "clients": 3, "rounds": 2, "epochs": 1, "batch": 6, "workers": 1, "skew": "iid", "normalise": "none",
     "lanes": "4",
-}
+}  # fmt: skip
 OTHERWISE = {
     "norm": "it has constants for the channels of images",
     "flea": "it finds a cut where all inputs meet, and hides each of them",
@@ -201,23 +186,9 @@ def test_the_command_line_trains_and_predicts(tmp_path, monkeypatch):
     checked = call("data", "check", "all.npz")
     assert "inputs   age float32 number" in checked.out
     ran = call(
-        "run",
-        "fedavg",
-        "--data",
-        "all.npz",
-        "--model",
-        "net.py:Net",
-        "--rounds",
-        "1",
-        "--epochs",
-        "1",
-        "--clients",
-        "2",
-        "--workers",
-        "1",
-        "--name",
-        "r",
-    )
+        "run", "fedavg", "--data", "all.npz", "--model", "net.py:Net", "--rounds", "1", "--epochs", "1",
+        "--clients", "2", "--workers", "1", "--name", "r",
+    )  # fmt: skip
     assert ran.code == 0, ran.text
     answers = call("predict", "runs/r", "new.npz", "--model", "net.py:Net")
     assert len(answers.out.splitlines()) == 4, answers.text
@@ -246,16 +217,8 @@ class Counts(nn.Module):
     ("given", "model", "text"),
     [
         (BY_NAME, Renamed(), "E123 the model fails on two samples of age float32 .* keyword argument 'scan'"),
-        (
-            (SCANS, AGES, AGES),
-            Scans(),
-            "E123 the model fails .* takes 3 positional arguments but 4 were given",
-        ),
-        (
-            WORDS,
-            Counts(),
-            "E123 the model fails on two samples of attention_mask bool .*Whole numbers come as int64",
-        ),
+        ((SCANS, AGES, AGES), Scans(), "E123 the model fails .* takes 3 positional arguments but 4"),
+        (WORDS, Counts(), "E123 the model fails on .* attention_mask bool .*Whole numbers come as int64"),
         (BY_NAME, "mlp", "E123 samples have several inputs .*the model 'mlp' takes one; give a module"),
         (SCANS, Scans(), "E123 the model fails on two samples of .*missing 1 required positional argument"),
     ],

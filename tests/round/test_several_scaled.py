@@ -123,8 +123,7 @@ FIRST = ("fedavg", "rebafl", "fedrdn", "standardise", "flea", "dpsgd", "fedmix")
 
 @pytest.mark.parametrize("method", a_part_of(sorted(entries()), 6, FIRST))
 def test_every_method_learns_from_scaled_inputs_alike_in_lanes_by_name_and_by_place_or_says_why_not(method):
-    """One client after another by name, side by side by place. Ages and scans are far from 0, so unscaled
-    they train apart."""
+    """One client after another by name, side by side by place. Unscaled they train apart."""
     few = {**SETTINGS, "clients": 3, "batch": 12, "skew": "iid"}
     ended: list[Any] = []
     for lanes, place in (("1", False), ("16", True)):

@@ -20,12 +20,10 @@ both = pytest.mark.parametrize("lanes", [1, 8])
 
 @both
 def test_dropout_scales_what_it_keeps_and_draws_for_real_samples_only(lanes):
-    """20 samples: a batch of 16, and one of 4 that lanes pad to 8, twice. Kept values are divided by 1 -
-    p."""
+    """20 samples: a batch of 16, and one of 4 that lanes pad to 8, twice. Kept values are over 1 - p."""
     p, module = 0.25, linear(6, nn.Dropout(0.25))
     clients, start = trainer(module, SHAPE, lanes=lanes, epochs=2, sizes=(20, 9))
     replies = clients.train(start, [0, 1], {})
-    clients.close()
     w, b = (start.weights[n].clone().requires_grad_() for n in ("2.weight", "2.bias"))
     numbers = key(SEED, 1, 0, "dropout")
     for rows in (piece for epoch in orders(clients, 0, 2) for piece in (epoch[:16], epoch[16:])):
@@ -42,7 +40,6 @@ def test_the_reported_loss_is_the_mean_over_samples_and_epochs(lanes):
     """With a learning rate of 0 it is the loss of the weights that were sent, whatever the batches' sizes."""
     clients, start = trainer(build("mlp", SHAPE), SHAPE, lanes=lanes, lr=0.0)
     replies = clients.train(start, range(len(SIZES)), {})
-    clients.close()
     module = build("mlp", SHAPE)
     for reply in replies:
         rows = clients.samples.rows[reply.client]
@@ -59,7 +56,6 @@ def test_a_part_that_scales_inputs_scales_the_direction_of_a_slope(lanes):
     other_x, other_y = torch.rand(SHAPE, generator=key("other")), torch.tensor([0.0, 0.5, 0.5, 0.0])
     start.down["fedmix"] = {"x": other_x[None], "y": other_y[None]}
     reply = clients.train(start, [0, 1], {})[0]
-    clients.close()
     (rows,) = orders(clients, 0)
     x, y = clients.samples.x[rows], clients.samples.y[rows]
     shift, scale = (torch.tensor(v).reshape(-1, 1, 1) for v in (mean, std))

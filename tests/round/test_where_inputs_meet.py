@@ -59,9 +59,7 @@ class Coded(Scans):
 def test_a_whole_number_that_passes_by_is_seen_though_its_path_is_closed_at_first(opened):
     net = net_of(Coded(opened), GATED)
     assert not net.goes_on("body")
-    with pytest.raises(
-        UsageError, match="E104 a pass cannot go on from 'body' alone: other inputs of a sample pass it by"
-    ):
+    with pytest.raises(UsageError, match="E104 a pass cannot go on from 'body' alone: other inputs"):
         net.run(net.weights(), torch.zeros(2, 16), since="body")
     assert net.goes_on("features")
 
@@ -128,7 +126,5 @@ class Tapping(Part):
 @pytest.mark.parametrize("lanes", ["1", "4"])
 def test_a_users_part_may_change_what_a_layer_gives_but_no_labels_where_inputs_pass_by(lanes):
     assert trained(Tapping(), lanes=lanes).digest != trained(lanes=lanes).digest
-    with pytest.raises(
-        UsageError, match="E108 'tapping' cannot run here: it changes labels with what lies at 'convolution'"
-    ):
+    with pytest.raises(UsageError, match="E108 'tapping' cannot run here: it changes labels"):
         trained(Tapping(labels=True), lanes=lanes)

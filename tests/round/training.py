@@ -40,27 +40,17 @@ def trainer(
     momentum: float = 0.0,
     weight_decay: float = 0.0,
 ) -> tuple[Trainer, Broadcast]:
-    """(a trainer of these clients, what round 1 sends them). The trainer must be closed."""
+    """(a trainer of these clients, what round 1 sends them)."""
     g = torch.Generator().manual_seed(5)
     x, y = torch.rand(sum(sizes), *shape, generator=g), torch.randint(0, CLASSES, (sum(sizes),), generator=g)
     rows = [np.arange(a, b) for a, b in pairwise(np.cumsum([0, *sizes]))]
     counts = np.stack([np.bincount(y[r].numpy(), minlength=CLASSES) for r in rows])
     net = Network(module, shape)
     fed = Fed(
-        clients=len(sizes),
-        classes=CLASSES,
-        shape=shape,
-        rounds=9,
-        epochs=epochs,
-        batch=batch,
-        lr=lr,
-        net=net,
-        sizes=np.array(sizes),
-        task=Classification(),
-        momentum=momentum,
-        optimiser=optimiser,
+        clients=len(sizes), classes=CLASSES, shape=shape, rounds=9, epochs=epochs, batch=batch, lr=lr,
+        net=net, sizes=np.array(sizes), task=Classification(), momentum=momentum, optimiser=optimiser,
         seed=SEED,
-    )
+    )  # fmt: skip
     training = LocalTraining(Recipe(batch, epochs, bool(net.norms)), optimiser, momentum, weight_decay)
     chosen = registry.parse(method) if isinstance(method, str) else method
     samples = Samples(x, F.one_hot(y, CLASSES).float(), rows, counts)

@@ -113,9 +113,7 @@ def test_a_callback_changes_no_bit(plain):
 
 def test_a_callback_that_fails_is_named_and_the_run_can_go_on(plain, tmp_path):
     notes = Notes()
-    with pytest.raises(
-        StateError, match="E127 the callback Failing failed in 'evaluated' at round 2: ValueError: no room"
-    ):
+    with pytest.raises(StateError, match=r"E127 .*Failing failed in 'evaluated' at round 2: .*no room"):
         trained(Failing(), notes, name="r", folder=tmp_path)
     assert notes.calls[-1][0].startswith("ended: StateError")
     with pytest.raises(UsageError, match=r"E109 callbacks take a list .*Failing"):
@@ -126,8 +124,7 @@ def test_a_callback_that_fails_is_named_and_the_run_can_go_on(plain, tmp_path):
 
 @pytest.mark.parametrize("method", [CCVR, "fedexp"])
 def test_a_run_that_was_ended_has_a_last_round_and_stays_ended(tmp_path, method):
-    """The last round does what last rounds do: trips and averages that come last, and every client's own
-    score."""
+    """The last round does what last rounds do: trips, averages, and every client's own score."""
     ended = unskew.run(method, DATA, callbacks=[Stopping()], name="r", folder=tmp_path, rounds=9, **SETTINGS)  # type: ignore[arg-type]
     short = unskew.run(method, DATA, rounds=2, **SETTINGS)  # type: ignore[arg-type]
     assert ended.t == 2
@@ -175,8 +172,7 @@ class Told:
 
 
 def test_the_model_is_kept_when_its_score_is_the_best_of_all_trained_rounds():
-    """Never the untrained one of round 0, one that is as good as an earlier one, or one of a round without a
-    score."""
+    """Never that of round 0, one as good as an earlier one, or one of a round without a score."""
 
     def kept(t: int, *values: float) -> bool:
         run = Told("accuracy", t, **{"global": list(enumerate(values))})
@@ -256,9 +252,7 @@ def test_what_is_no_list_of_callbacks_is_refused(given, says):
 @pytest.mark.parametrize("answer", [0.5, np.ones(2)])
 def test_an_answer_that_is_no_sentence_ends_no_run_unnoticed(answer):
     """A score that was handed back, as other libraries have it, ended the run after the next round."""
-    with pytest.raises(
-        StateError, match=r"E127 the callback Answering failed in 'evaluated' at round 0: .* it returned"
-    ):
+    with pytest.raises(StateError, match=r"E127 .*Answering failed in 'evaluated' at .* it returned"):
         trained(Answering(answer))
 
 

@@ -1,5 +1,4 @@
-"""Many runs seen from outside: what a cell reads of a run that another process writes, and the time that is
-left."""
+"""Many runs seen from outside: what a cell reads of a run that another process writes."""
 
 from __future__ import annotations
 
@@ -42,8 +41,7 @@ def test_a_cell_reads_on_and_anew_where_its_run_went_back(tmp_path):
 
 
 def test_runs_of_other_settings_do_not_come_into_one_table(tmp_path):
-    """Methods and seeds that were there already stood beside the new ones, whatever rounds and data they
-    had."""
+    """Methods and seeds that were there already stood beside the new ones, with other rounds and data."""
     before = plan.Plan(("fedprox",), (0,), {"rounds": 50})
     plan.write_plan(tmp_path, before)
     plan.write_plan(tmp_path, plan.Plan(("fedavg",), (0,), {"rounds": 20}))  # nothing has begun

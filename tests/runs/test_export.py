@@ -1,5 +1,4 @@
-"""`Result.export`: the model outside unskew answers as the run's does, and says nothing that it should
-not."""
+"""`Result.export`: the model outside unskew answers as the run's does, and gives nothing else away."""
 
 from __future__ import annotations
 
@@ -41,8 +40,7 @@ def fedrdn(tmp_path_factory) -> unskew.Result:
 
 
 def answers(path: Path, x: np.ndarray) -> np.ndarray:
-    """The logits of samples by the export's own load.py; its weights are constants, so that no torch.no_grad()
-    is needed."""
+    """The logits of samples by the export's own load.py; its weights are constants."""
     spec = importlib.util.spec_from_file_location("load", path / "load.py")
     assert spec is not None
     assert spec.loader is not None

@@ -30,11 +30,8 @@ def rows_of_a_round(t: int, K: int, answered: list[int]) -> list[tuple[str, list
         {"t": t, "way": "up", "share": "p/x", "clients": came, "bytes": client_lists.encode_bytes([t + k for k in answered]), "reads": "each", "guarantee": "none"},
     ]  # fmt: skip
     scores = [
-        ("global", "accuracy"),
-        ("global", "macro_f1"),
-        ("global@client", "mean"),
-        ("global@client", "worst"),
-    ]
+        ("global", "accuracy"), ("global", "macro_f1"), ("global@client", "mean"), ("global@client", "worst"),
+    ]  # fmt: skip
     metrics = [
         {"t": t, "scope": s, "client": None, "metric": m, "value": round(t / 7 % 1, 6)} for s, m in scores
     ]
@@ -67,11 +64,8 @@ def test_a_record_of_many_rounds_needs_little_memory():
     assert record.latest("global", "accuracy") == (ROUNDS, round(ROUNDS / 7 % 1, 6))
     assert len(record.rows["metrics"]) == ROUNDS * (4 + CLIENTS)
     assert record.rows["events"][-1] == {
-        "t": ROUNDS,
-        "code": "round",
-        "asked": [*range(20)],
-        "answered": [*range(20)],
-    }
+        "t": ROUNDS, "code": "round", "asked": [*range(20)], "answered": [*range(20)],
+    }  # fmt: skip
     assert [row["t"] for row in record.rows_from("ledger", 3 * ROUNDS - 2)] == [ROUNDS, ROUNDS]
     record.close()
 

@@ -1,5 +1,4 @@
-"""What a program gives as an object is remembered by a digest: another model or Part does not continue a
-run."""
+"""Objects of a program are remembered by a digest: another model or Part does not continue a run."""
 
 from __future__ import annotations
 
@@ -61,14 +60,10 @@ def enclosed(strength: float) -> Part:
 def typed(strength: str) -> Part:
     """A Part as a notebook's cell defines it: Python has no source of its class."""
     lines = (
-        "from dataclasses import dataclass",
-        "from unskew import Part",
-        "@dataclass(frozen=True)",
-        "class Typed(Part):",
-        "    name = 'typed'",
-        "    def loss(self, w, out, b, c):",
+        "from dataclasses import dataclass", "from unskew import Part", "@dataclass(frozen=True)",
+        "class Typed(Part):", "    name = 'typed'", "    def loss(self, w, out, b, c):",
         f"        return {strength} * out.logits.square().sum()",
-    )
+    )  # fmt: skip
     cell: dict[str, type[Part]] = {"__name__": "__main__"}  # type: ignore[dict-item]
     exec(compile("\n".join(lines), "<cell>", "exec"), cell)
     return cell["Typed"]()
@@ -92,8 +87,7 @@ def run(tmp_path, method="fedavg", **options):
 
 @pytest.mark.parametrize("other", [{"seed": 1}, {"width": 5}, {"frozen": True}])
 def test_another_module_does_not_continue_a_run(tmp_path, other):
-    """Under a name that was taken, any module gave the first module's result, or went on from its
-    checkpoint."""
+    """Under a taken name any module gave the first module's result, or went on from its checkpoint."""
     before = run(tmp_path, model=module())
     assert run(tmp_path, model=module()).digest == before.digest
     with pytest.raises(StateError, match="E112 the model given here is not the one"):
@@ -157,17 +151,9 @@ def test_a_part_called_like_one_of_ours_is_not_resumed_as_ours(tmp_path):
         name = "fedrs"
 
     path = unskew.run(
-        Own(),
-        "digits",
-        model="mlp",
-        clients=3,
-        samples=20,
-        rounds=1,
-        epochs=1,
-        workers=1,
-        name="s",
+        Own(), "digits", model="mlp", clients=3, samples=20, rounds=1, epochs=1, workers=1, name="s",
         folder=tmp_path,
-    ).path
+    ).path  # fmt: skip
     with pytest.raises(StateError, match=r"E156 .*the Part 'fedrs' given as an object"):
         unskew.resume(path)
 
@@ -200,8 +186,7 @@ def double(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_a_function_as_a_setting_is_known_by_its_code(tmp_path, monkeypatch):
-    """Where it lay in memory stood in the run's settings, so that no other process could go on with the
-    run."""
+    """Where it lay in memory stood in the run's settings, so no other process could go on with it."""
     assert str(Holding(double)) == "holding(held=double)"
     assert str(Holding(lambda x: x)) == "holding(held=<lambda>)"
     before = object_digests.part_digest(Holding(double))

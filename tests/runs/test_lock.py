@@ -1,5 +1,4 @@
-"""Who holds a run is named with its machine; a file system without locks is refused; a dead holder locks
-nobody out."""
+"""A run's holder is named with its machine, a file system without locks refused, a dead holder ignored."""
 
 from __future__ import annotations
 
@@ -18,9 +17,7 @@ from unskew.system import disk, machine
 def test_the_holder_is_named_with_its_machine(tmp_path):
     with (
         RunLock(tmp_path),
-        pytest.raises(
-            StateError, match=rf"E110 .* is in use by pid {os.getpid()} on {platform.node()} \(since "
-        ),
+        pytest.raises(StateError, match=rf"E110 .* in use by pid {os.getpid()} on {platform.node()} \("),
     ):
         RunLock(tmp_path).__enter__()
 
@@ -48,9 +45,7 @@ def test_a_file_system_that_cannot_lock_is_said_to_be_that(tmp_path, monkeypatch
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refused)
-    with pytest.raises(
-        StateError, match=r"E110 .* cannot lock files .No locks available.*put runs on one that can"
-    ):
+    with pytest.raises(StateError, match=r"E110 .* cannot lock files .No locks available.*put runs on"):
         RunLock(tmp_path).__enter__()
 
 

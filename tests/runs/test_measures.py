@@ -95,21 +95,6 @@ def test_exposure_counts_directed_pairs_and_the_first_time():
     assert found.share == pytest.approx(3 / 9)
 
 
-def test_exposure_grows_as_expected():
-    """100 clients of which each takes part with probability 0.1: 38.9 % of pairs after 50 rounds."""
-    expected = 1 - (1 - 0.1**2) ** 49
-    assert expected == pytest.approx(0.3889, abs=1e-4)
-    rng, shares = np.random.default_rng(0), []
-    for _ in range(20):
-        found, before = Exposure(100), np.array([], dtype=int)
-        for t in range(1, 51):
-            here = np.flatnonzero(rng.random(100) < 0.1)
-            found.sent(t, before, here)
-            before = here
-        shares.append(found.share)
-    assert np.mean(shares) == pytest.approx(expected, abs=0.02)
-
-
 def test_class_shares_by_hand():
     assert class_shares(torch.tensor([0, 0, 2, 1]), 4).tolist() == [0.5, 0.25, 0.25, 0]
     soft = class_shares(torch.tensor([[0.5, 0.5], [1.0, 0.0]]), 2)

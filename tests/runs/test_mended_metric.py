@@ -1,5 +1,4 @@
-"""A metric of the user's own that fails late is mended, and the run goes on to the weights it would have
-had."""
+"""A user's metric that fails late is mended, and the run goes on to the weights it would have had."""
 
 from __future__ import annotations
 
@@ -20,8 +19,7 @@ TINY = {"model": "mlp(hidden=[])", "rounds": 3, "epochs": 1, "clients": 2, "samp
 
 @pytest.fixture
 def failed(tmp_path):
-    """A run whose metric failed in round 2, and its file. With two clients it is called three times a
-    round."""
+    """A run whose metric failed in round 2, and its file. With two clients it has three calls a round."""
     file = tmp_path / "cost.py"
     file.write_text(FAILS.format(at=6))
     with pytest.raises(UsageError, match="E126 the metric 'cost' failed with ZeroDivisionError"):

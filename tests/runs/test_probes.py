@@ -46,8 +46,7 @@ def ended(clients: range | list[int], last: bool = True) -> RoundEnd:
 
 @dataclass
 class Seen:
-    """A lens that knows weights by what they are: ("trained", k), ("held", k), or the global ones, which are
-    AFTER's."""
+    """A lens that knows weights: ("trained", k), ("held", k),or AFTER's, the global ones."""
 
     trainer: Any
     scoring: Any
@@ -87,13 +86,9 @@ class Seen:
 
 def lens(**more: Any) -> Any:
     fed = SimpleNamespace(
-        natural=False,
-        sizes=np.array([3, 50, 8]),
-        batch=6,
-        task=SimpleNamespace(main_score="dice"),
-        seed=0,
+        natural=False, sizes=np.array([3, 50, 8]), batch=6, task=SimpleNamespace(main_score="dice"), seed=0,
         net=SimpleNamespace(layout=None, embeds=False),
-    )
+    )  # fmt: skip
     trainer = SimpleNamespace(
         fed=fed, sent=("w",), keeps_model=False, device=torch.device("cpu"), samples=None, method=None
     )
@@ -127,8 +122,7 @@ def test_where_clients_keep_weights_separation_is_of_the_global_model_as_each_ho
 
 
 def test_points_of_the_plane_are_grouped_by_their_client_and_named_by_their_label(monkeypatch):
-    """The points of both clients have one mean, so no index tells the clients apart, as one would tell the
-    labels."""
+    """The points of both clients have one mean, so an index tells labels, not clients, apart."""
     monkeypatch.setattr(tsne, "plane", lambda x, seed: np.repeat(x, 2, axis=1))
     probe = TSNE(lens())
     found = probe._points(ended([0, 2]))
@@ -171,9 +165,8 @@ def test_correlation_is_of_a_batch_and_its_features_at_the_cut_under_the_model_o
     probe = Correlation(lens(samples=None))
     probe.trainer.client = client
     probe._sharing = lambda: (SimpleNamespace(name="flea"), "cut")  # type: ignore[method-assign]
-    pairs = [
-        distance_correlation(x, (x - 2).abs()) for x in (Client(0).x[:3], Client(1).x[:6])
-    ]  # 3 samples, a batch of 6
+    # 3 samples, a batch of 6
+    pairs = [distance_correlation(x, (x - 2).abs()) for x in (Client(0).x[:3], Client(1).x[:6])]
     values = probe.measure(ended([0, 1])).values
     assert values["correlation"] == pytest.approx((pairs[0][0] + pairs[1][0]) / 2)
     assert values["correlation_squared"] == pytest.approx((pairs[0][1] + pairs[1][1]) / 2)
@@ -188,18 +181,14 @@ def test_every_model_is_scored_at_every_other_site_and_a_site_that_did_not_train
     measured = CrossSite(seen).measure(ended([0, 2]))
     assert measured.picture["score"] == [[0.0, 0.01, 0.02], [None] * 3, [0.2, 0.21, 0.22]]
     assert {n: v for n, v in measured.values.items() if not np.isnan(v)} == {
-        "cross_site": pytest.approx((0.01 + 0.02 + 0.2 + 0.21) / 4),
-        "cross_site/a>b": 0.01,
-        "cross_site/a>c": 0.02,
-        "cross_site/c>a": 0.2,
-        "cross_site/c>b": 0.21,
-    }
+        "cross_site": pytest.approx((0.01 + 0.02 + 0.2 + 0.21) / 4), "cross_site/a>b": 0.01,
+        "cross_site/a>c": 0.02, "cross_site/c>a": 0.2, "cross_site/c>b": 0.21,
+    }  # fmt: skip
     assert not CrossSite(seen).measure(ended([0, 2], last=False)).values
 
 
 def test_nothing_is_exposed_by_a_part_that_keeps_all_at_the_server_or_reads_sums_alone():
-    """The slice of the first alone is sent on; of the others one keeps it, one reads sums, and one exchanges
-    at the end."""
+    """The first's slice alone is sent on; one keeps it, one reads sums, one exchanges at the end."""
 
     def part(kept: tuple[str, ...], reads: str, when: int) -> Any:
         trip = SimpleNamespace(

@@ -1,5 +1,4 @@
-"""What a run writes down: scores over all clients and of single ones, files that a checkpoint vouches for,
-and memory."""
+"""What a run writes down: scores over all clients and of single ones, and files checkpoints vouch for."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ def written(folder, *values):
 
 
 def test_what_came_behind_a_checkpoint_is_not_read(tmp_path):
-    """A reader sees the rounds up to the checkpoint and changes nothing; a run that goes on cuts the files
-    there."""
+    """A reader sees rounds up to the checkpoint and changes nothing; a resumed run cuts the files there."""
     record, marks = written(tmp_path, 0.5, 0.25)
     record.add("metrics", [row(3, 0.75)])
     record.close()
@@ -61,8 +59,7 @@ def test_what_came_behind_a_checkpoint_is_not_read(tmp_path):
 
 
 def test_a_file_that_is_not_what_the_checkpoint_says_is_refused(tmp_path):
-    """Figures of rounds before it that were changed, cut off or removed; measures also where something was
-    added."""
+    """Rounds before it that were changed, cut off or removed; measures also where something was added."""
     record, marks = written(tmp_path, 0.5, 0.25)
     record.close()
     check(tmp_path, marks)

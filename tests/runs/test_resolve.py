@@ -73,11 +73,8 @@ def test_a_reference_is_written_and_read_like_a_method():
     assert resolve.arguments_for("centralised", {"fedprox": {"mu": 1}}) == {}
     assert resolve.arguments_for("fedprox", {"fedprox": {"mu": 1}, "flea": {}}) == {"fedprox": {"mu": 1}}
     assert [run.is_reference(m) for m in ("local", "centralised", "local+fedprox", "fedavg")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+        True, True, False, False,
+    ]  # fmt: skip
     assert [resolve.sends_weights(resolve.parts_of(m)) for m in ("local+fedprox", "fedbn", "fedavg")] == [
         False,
         True,
@@ -108,10 +105,7 @@ def test_what_cannot_work_is_refused_by_name(monkeypatch):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        (
-            "1,1\n2,4\n",
-            r"t.csv names client 4 in round 2, and the run has the clients 0 to 3; count them from 0",
-        ),
+        ("1,1\n2,4\n", r"t.csv names client 4 in round 2, and the run has the clients 0 to 3"),
         ("1,0\n1,3\n", r"t.csv ends with round 1 of 2, so nobody would answer after it; set rounds=1"),
     ],
 )

@@ -143,9 +143,7 @@ def test_an_interrupted_run_is_one_entry_with_every_score(tracker, tmp_path, sto
         assert store.mode == "offline"
 
 
-def test_wandb_is_online_and_mlflow_elsewhere_only_where_the_environment_says_so(
-    tmp_path, store, monkeypatch
-):
+def test_wandb_is_online_and_mlflow_elsewhere_where_the_environment_says_so(tmp_path, store, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     trained("wandb,mlflow", tmp_path)
@@ -190,9 +188,7 @@ def test_the_event_file_of_tensorboard_holds_every_score(tmp_path):
 @pytest.mark.parametrize(
     ("tracker", "package"), [("tensorboard", "tensorboard"), ("mlflow", "mlflow-skinny"), ("wandb", "wandb")]
 )
-def test_a_tracker_that_is_not_installed_is_told_before_anything_trains(
-    tracker, package, tmp_path, monkeypatch
-):
+def test_a_tracker_that_is_not_installed_is_told_before_training(tracker, package, tmp_path, monkeypatch):
     for name in [tracker, *(n for n in sys.modules if n.partition(".")[0] == tracker)]:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(UsageError, match=f"E133 tracking needs {package}: pip install"):

@@ -76,9 +76,7 @@ def test_a_recurrent_model_has_no_gradients_of_single_samples_and_is_refused_in_
     """M18: `dpsgd` ended in "Batching rule not implemented", also with one lane."""
     pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
     for lanes in ("1", "16"):
-        text = (
-            r"E108 'dpsgd' cannot run here: every sample needs .*: .*lstm.*, in the layer rnn .LSTM.; take a"
-        )
+        text = r"E108 'dpsgd' cannot run here: every sample needs .*: .*lstm.*, in the layer rnn .LSTM."
         with pytest.raises(UsageError, match=text):
             resolved(Recurrent(nn.LSTM), "dpsgd", lanes=lanes)
         resolved(Attention(), "dpsgd", lanes=lanes)
@@ -164,8 +162,7 @@ class Remembering(nn.Module):
 )
 @pytest.mark.parametrize("inside", [False, True])
 def test_state_that_would_be_lost_is_refused(how, says, inside):
-    """A tensor that forward assigned to a buffer, and counts in whole numbers, were thrown away after every
-    pass."""
+    """Tensors that forward assigned to buffers, and whole-number counts, were lost after every pass."""
     module = nn.Sequential(Remembering(how)) if inside else Remembering(how)
     if inside:
         module.add_module("last", nn.Linear(CLASSES, CLASSES))
@@ -209,13 +206,10 @@ def add_up(layer, x):
 )
 @pytest.mark.parametrize("inside", [False, True])
 def test_attributes_that_change_at_every_pass_are_refused(keeps, what, inside):
-    """Clients that trained one after another went on from one another's counts, and a resumed run began at
-    0."""
+    """Clients in turn went on from one another's counts, and a resumed run began at 0."""
     module = nn.Sequential(Counting(keeps), nn.Linear(CLASSES, CLASSES)) if inside else Counting(keeps)
     name = f"0.{what}" if inside else what
-    with pytest.raises(
-        UsageError, match=f"E123 the model's forward changes its attribute '{name}' at every pass"
-    ):
+    with pytest.raises(UsageError, match=f"E123 the model's forward changes its attribute '{name}'"):
         unskew.run("fedavg", data(), model=module, rounds=1, clients=2, epochs=1)
 
 
@@ -269,20 +263,14 @@ class Bounded(nn.Module):
         return self.head(self.table((x.flatten(1) > 0.7).long()).mean(1))
 
 
-@pytest.mark.parametrize("how", [clamped, clamped_data, divided])
-def test_a_forward_that_changes_weights_is_refused(how):
+@pytest.mark.parametrize(
+    ("module", "weight"),
+    [*((Changing(how), "body") for how in (clamped, clamped_data, divided)), (Bounded(), "table")],
+)
+def test_a_forward_that_changes_weights_is_refused(module, weight):
     """The change was lost, and another model was trained without a word."""
-    with pytest.raises(
-        UsageError, match=r"E123 the model's forward changes its weight 'body.weight', as max_norm"
-    ):
-        unskew.run("fedavg", data(), model=Changing(how), rounds=1, clients=2, epochs=1)
-
-
-def test_an_embedding_whose_rows_are_bounded_is_refused():
-    with pytest.raises(
-        UsageError, match=r"E123 the model's forward changes its weight 'table.weight', as max_norm"
-    ):
-        unskew.run("fedavg", data(), model=Bounded(), rounds=1, clients=2, epochs=1)
+    with pytest.raises(UsageError, match=f"E123 the model's forward changes its weight '{weight}.weight'"):
+        unskew.run("fedavg", data(), model=module, rounds=1, clients=2, epochs=1)
 
 
 class Held(Changing):
@@ -308,7 +296,5 @@ HOLDERS = {
 @pytest.mark.parametrize("where", HOLDERS)
 def test_a_weight_that_is_held_elsewhere_too_is_refused(where):
     """A list still held the first weight, which was never trained; a usual loop trains it."""
-    with pytest.raises(
-        UsageError, match=r"E123 .* it holds its weight 'body.weight' in 'held', too, where it stays"
-    ):
+    with pytest.raises(UsageError, match=r"E123 .* it holds its weight 'body.weight' in 'held', too"):
         unskew.run("fedavg", data(), model=Held(HOLDERS[where]), rounds=1, clients=2, epochs=1)

@@ -65,8 +65,7 @@ def test_which_losses_go_with_which_labels():
 
 
 def test_gradient_descent_as_numpy_does_it():
-    """One client, full batches, a linear model: three rounds of one epoch are three steps on (y - mean) /
-    std."""
+    """One client, full batches, a linear model: three rounds are three steps on (y - mean) / std."""
     given = {**LINEAR, "epochs": 1, "batch": 60, "clients": 1, "skew": "iid", "normalise": "none"}
     made, start = (
         unskew.run("fedavg", (X, Y, X, Y), target="price", **given | {"lr": lr}) for lr in (0.1, 1e-12)
@@ -86,11 +85,7 @@ def test_gradient_descent_as_numpy_does_it():
     ("y", "target", "says"),
     [
         (np.where(np.arange(60) == 7, np.nan, Y), "price", "E404 .*training sample 7 is nan .1 such"),
-        (
-            np.full(60, 4.0),
-            "price",
-            "E404 .*'price' is 4 in every training sample, so there is nothing to learn",
-        ),
+        (np.full(60, 4.0), "price", "E404 .*'price' is 4 in every training sample"),
         (np.array(["a", "b"] * 30), "price", "E404 .*one number a sample"),
         (np.stack([Y, Y], 1), "price", r"E404 .*targets are float64 \[60, 2\]"),
         (Y, None, "E404 .*ask for regression: name the target, target='price'"),
@@ -258,8 +253,7 @@ def test_tenths_of_the_target_are_dealt_like_classes():
 
 
 def five(target: Target) -> data.Federation:
-    """The federation of the tests of sites, with one target or two that all sites learn by the same
-    constants."""
+    """The federation of the tests of sites, with one target or two, by the same constants everywhere."""
     of = fake.federation()
     y = (of.y + of.x.mean((1, 2, 3))).astype(float)
     y, names = (y, ("dose",)) if target.name == "dose" else (np.stack([y, 9 - y**2], 1), ("dose", "rate"))

@@ -19,8 +19,7 @@ Y = torch.tensor([[[0.0, 1.0, 0.0, 1.0], [1.0, 0.0, 1.0, 0.0]]])
 
 
 def test_losses_by_hand():
-    """CE: -(ln .5 + ln .5 + ln .8 + ln .8) / 4.  Dice: both classes overlap by 1.3 of sums 2 + 2: 1 - 2.6 /
-    4."""
+    """CE: -(ln .5 + ln .5 + ln .8 + ln .8) / 4. Dice: both overlap by 1.3 of 2 + 2: 1 - 2.6 / 4."""
     ce = -(2 * math.log(0.5) + 2 * math.log(0.8)) / 4
     soft = 1 - (2.6 + DICE_SMOOTHING) / (4 + DICE_SMOOTHING)
     assert cross_entropy(Z, Y).item() == pytest.approx(ce, abs=1e-6)
@@ -65,8 +64,7 @@ def test_targets_are_the_masks_classes():
 
 
 def test_dice_by_hand_and_empty_masks():
-    """Image 1: found 3, true 2, both 1 -> 2/5; background 1, 2, both 0 -> 0. Image 2: both empty -> 1. 3:
-    found 1 of 0."""
+    """1: found 3, true 2, both 1: 2/5; background 1, 2, 0: 0.2:empty: 1. 3: found 1 of 0."""
     guess = np.array([[[1, 1], [1, 0]], [[0, 0], [0, 0]], [[1, 0], [0, 0]]], dtype=np.uint8)
     true = np.array([[[1, 0], [0, 1]], [[0, 0], [0, 0]], [[0, 0], [0, 0]]], dtype=np.uint8)
     found = dice(guess, true, 2)

@@ -1,5 +1,4 @@
-"""A label for every token: what is learnt and scored, what counts nowhere, the same bits over a network, what
-is refused."""
+"""A label for every token: what is learnt, scored and refused, and the same bits over a network."""
 
 from __future__ import annotations
 
@@ -30,15 +29,8 @@ X, Y = IDS[:, :-1], IDS[:, 1:].copy()
 Y[::3, 3:] = -100  # padding
 GIVEN = (X, Y, X, Y)
 RUN = {
-    "clients": 3,
-    "rounds": 2,
-    "epochs": 1,
-    "batch": 8,
-    "lr": 0.5,
-    "skew": "iid",
-    "workers": 1,
-    "lanes": "1",
-}
+    "clients": 3, "rounds": 2, "epochs": 1, "batch": 8, "lr": 0.5, "skew": "iid", "workers": 1, "lanes": "1",
+}  # fmt: skip
 FILE = """
 import torch
 from torch import nn
@@ -103,8 +95,7 @@ def test_the_loss_and_the_scores_by_hand():
 
 @pytest.mark.parametrize("lanes", ["1", "2"])
 def test_a_client_learns_as_torch_does(lanes):
-    """Gradient descent on the mean over samples of the mean over their labelled places, by torch's own
-    cross-entropy."""
+    """Descent on the mean over samples of the mean over labelled places, by torch's cross-entropy."""
     whole = build(data.arrays(*GIVEN), "iid", 2, np.random.default_rng(0), np.random.default_rng(1))
     made = unskew.run("fedavg", whole, model=speaker(), **{**RUN, "rounds": 1, "batch": 60, "lanes": lanes})
     mean = {}
@@ -161,17 +152,9 @@ def test_no_label_is_renumbered():
 @pytest.mark.parametrize(
     ("y", "classes", "says"),
     [
-        (
-            X,
-            None,
-            r"the label of every place is the token at that place; give the token that follows: x = ids\[:, :-1\]",
-        ),
+        (X, None, r"the label of every place is the token at that place; give .* x = ids"),
         (np.where(Y >= 0, Y, -7), None, r"training sample 0 at \[3\] is -7"),
-        (
-            np.where(np.arange(N)[:, None] == 4, -100, Y),
-            None,
-            "no place of sample 4 has a label; leave the sample out",
-        ),
+        (np.where(np.arange(N)[:, None] == 4, -100, Y), None, "no place of sample 4 has a label"),
         (np.where(Y > 0, 100 * Y, Y), None, "only 7 different labels, but the largest is 600; give classes"),
         (Y, ["a", "b"], "2 classes need labels from 0 to 1"),
         (Y.astype(float), None, "but not zeros and ones"),
@@ -184,18 +167,9 @@ def test_labels_that_cannot_be_meant_so(y, classes, says):
 
 def test_what_does_not_fit_tokens_is_one_sentence():
     for given, says in (
-        (
-            {"model": Speaker(turned=True)},
-            r"E123 .*\[2, 7, 5\] .* expected \[2, 5, 7\], a row of logits a token",
-        ),
-        (
-            {"model": "auto"},
-            r"E123 no model that comes with unskew answers at every token; .* model='hf\(path=FOLDER\)'",
-        ),
-        (
-            {"model": "mlp"},
-            "E123 model 'mlp' gives one answer per sample, but each sample has a label for each token",
-        ),
+        ({"model": Speaker(turned=True)}, r"E123 .*\[2, 7, 5\] .* expected \[2, 5, 7\]"),
+        ({"model": "auto"}, r"E123 no model that comes with unskew answers at every token"),
+        ({"model": "mlp"}, "E123 model 'mlp' gives one answer per sample, but each sample has a label"),
         ({"skew": "dirichlet:0.3"}, "E103 .*these samples have a label for each token; use iid"),
         ({"metrics": "ece"}, "E126 the metric 'ece' does not fit tokens"),
     ):
