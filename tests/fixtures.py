@@ -43,15 +43,25 @@ def samples_of(shape: tuple[int, ...]) -> Any:
 def client(**facts: Any) -> Any:
     """What a hook reads from a Client; only what is given."""
     fed = SimpleNamespace(
-        classes=3, task=Classification(), momentum=0.0, optimiser="sgd", clients=4,
+        classes=3,
+        task=Classification(),
+        momentum=0.0,
+        optimiser="sgd",
+        clients=4,
         **vars(samples_of((1, 2, 2))),
-    )  # fmt: skip
+    )
     return Told(
         **{
-            "fed": fed, "counts": COUNTS, "n": COUNTS.sum(), "down": {}, "mine": {}, "noise": {}, "t": 1,
+            "fed": fed,
+            "counts": COUNTS,
+            "n": COUNTS.sum(),
+            "down": {},
+            "mine": {},
+            "noise": {},
+            "t": 1,
             **facts,
         }
-    )  # fmt: skip
+    )
 
 
 def out(z: Tensor, **more: Any) -> Out:

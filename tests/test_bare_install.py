@@ -17,8 +17,11 @@ from tests.test_api import BOUND
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 CALLED = {
-    "PyYAML": "yaml", "scikit-learn": "sklearn", "pillow": "PIL", "typing-extensions": "typing_extensions",
-}  # fmt: skip
+    "PyYAML": "yaml",
+    "scikit-learn": "sklearn",
+    "pillow": "PIL",
+    "typing-extensions": "typing_extensions",
+}
 CALLED |= {"annotated-types": "annotated_types", "dp-accounting": "dp_accounting", "mlflow-skinny": "mlflow"}
 """What is imported of a package that is called otherwise."""
 
@@ -62,13 +65,17 @@ SMALL = {"data": "digits", "clients": 3, "rounds": 1, "epochs": 1, "samples": 30
 
 SETTINGS = [word for name, value in SMALL.items() for word in (f"--{name}", str(value))]
 AFTERWARDS = [
-    ["resume", "runs/r"], ["report", "runs/r"],
+    ["resume", "runs/r"],
+    ["report", "runs/r"],
     ["attack", "runs/r", "membership", "--samples", "20", "--set", "shadows=2", "--set", "passes=1"],
-    ["watch", "runs/r"], ["export", "runs/r", "out"], ["list", "methods"], ["explain", "flea"],
+    ["watch", "runs/r"],
+    ["export", "runs/r", "out"],
+    ["list", "methods"],
+    ["explain", "flea"],
     ["data", "check", "digits"],
     # whose runs are processes of their own
     ["compare", "fedavg", *SETTINGS, "--seeds", "1", "--name", "c", "--no-references"],
-]  # fmt: skip
+]
 
 
 def test_commands_and_programs_need_no_extra_and_what_needs_one_names_it(tmp_path):

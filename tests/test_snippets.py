@@ -54,12 +54,30 @@ SMALLER = {
 }
 """What is added to commands: the last of two equal options counts."""
 COSTLY = (
-    "compare", "check", "diagnose", "attack", "report", "watch", "resume", "explain", "export",
-)  # fmt: skip
+    "compare",
+    "check",
+    "diagnose",
+    "attack",
+    "report",
+    "watch",
+    "resume",
+    "explain",
+    "export",
+)
 """Commands that take seconds, or read what one of them has written."""
 ELSEWHERE = {
-    "serve", "join", "attach", "federation", "site", "audit", "--on", "reproduce", "onnx", "get", "cifar10",
-}  # fmt: skip
+    "serve",
+    "join",
+    "attach",
+    "federation",
+    "site",
+    "audit",
+    "--on",
+    "reproduce",
+    "onnx",
+    "get",
+    "cifar10",
+}
 """Words of commands that are tested elsewhere: those of a federation, published tables, and what needs an
 extra or an archive."""
 

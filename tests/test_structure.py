@@ -90,8 +90,15 @@ def test_pure_rooms_touch_no_clock_files_or_global_randomness():
 
 def test_nothing_is_unpickled_or_evaluated_and_the_seed_is_global_nowhere():
     unsafe = {
-        "eval", "exec", "compile", "torch.load", "yaml.load", "pickle.load", "pickle.loads", "np.random.seed",
-    }  # fmt: skip
+        "eval",
+        "exec",
+        "compile",
+        "torch.load",
+        "yaml.load",
+        "pickle.load",
+        "pickle.loads",
+        "np.random.seed",
+    }
     calls = {
         (name, ast.unparse(node.func))
         for name, path in modules().items()

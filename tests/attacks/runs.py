@@ -19,9 +19,12 @@ def noise(folder: Path, n: int = 300, classes: int = 2) -> str:
     y = rng.integers(0, classes, n)
     path = folder / "noise.npz"
     np.savez(
-        path, x=x, y=y, x_test=rng.normal(size=(n, *NOISE)).astype(np.float32),
+        path,
+        x=x,
+        y=y,
+        x_test=rng.normal(size=(n, *NOISE)).astype(np.float32),
         y_test=rng.integers(0, classes, n),
-    )  # fmt: skip
+    )
     return str(path)
 
 

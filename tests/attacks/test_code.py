@@ -112,9 +112,13 @@ def test_resuming_imports_what_the_user_names_and_refuses_a_changed_file(copy):
     """`unskew resume` imported whatever the folder's config.yaml named."""
     run, files, mark = copy
     words = (
-        "--method", files["method"], "--model", f"{files['model']}:make", "--metrics",
+        "--method",
+        files["method"],
+        "--model",
+        f"{files['model']}:make",
+        "--metrics",
         f"{files['metric']}:share",
-    )  # fmt: skip
+    )
     for named in ((), words[:2], words[:4]):
         done = call("resume", str(run), *named)
         assert (done.code, done.err[:4]) == (2, "E506"), done.err

@@ -23,8 +23,19 @@ from unskew.report.analysis.runs import read_run
 from unskew.report.analysis.stats import Score
 
 SMALL = (
-    "--clients", "3", "--samples", "30", "--skew", "iid", "--rounds", "2", "--epochs", "1", "--batch", "10",
-)  # fmt: skip
+    "--clients",
+    "3",
+    "--samples",
+    "30",
+    "--skew",
+    "iid",
+    "--rounds",
+    "2",
+    "--epochs",
+    "1",
+    "--batch",
+    "10",
+)
 FEW = {"membership": "", "reconstruct": "", "audit": ""}
 
 
@@ -41,9 +52,16 @@ def compared(tmp_path_factory):
         patch.setattr(Reconstruct, "quick", {"samples": 20, "own": 60, "steps": 20, "exchanges": "last"})
         patch.setattr(Membership, "quick", {"shadows": 2, "clients": 1, "samples": 60})
         words = (
-            "compare", "fedavg", "flea", *SMALL, "--model", "mlp(hidden=[16])", "--seeds", "1",
+            "compare",
+            "fedavg",
+            "flea",
+            *SMALL,
+            "--model",
+            "mlp(hidden=[16])",
+            "--seeds",
+            "1",
             "--no-references",
-        )  # fmt: skip
+        )
         done = call(*words, "--processes", "1", "--privacy", "--name", "c", "--json", cwd=folder)
     assert done.code == 0, done.err
     return folder / "runs" / "c", json.loads(done.out)

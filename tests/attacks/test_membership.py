@@ -55,7 +55,12 @@ def test_a_client_whose_samples_look_otherwise_is_not_taken_for_one_who_betrays_
     """Strangers were all clients' test samples, turned otherwise than this client's: an update that had
     learnt nothing by heart told members with AUC 0.61 [0.54, 0.69]."""
     settings = {
-        "clients": 4, "samples": 100, "rounds": 3, "lr": 0.1, "skew": "iid+rotate90", "model": "auto",
+        "clients": 4,
+        "samples": 100,
+        "rounds": 3,
+        "lr": 0.1,
+        "skew": "iid+rotate90",
+        "model": "auto",
         "batch": 32,
     }
     target = TargetRun(trained(tmp_path, **settings))

@@ -122,9 +122,14 @@ def test_noise_from_the_studys_seed_is_refuted_by_whoever_knows_the_seed():
 
 
 RUN = {
-    "clients": 2, "samples": 40, "rounds": 1, "epochs": 40, "lr": 0.3, "model": "mlp(hidden=[64])",
+    "clients": 2,
+    "samples": 40,
+    "rounds": 1,
+    "epochs": 40,
+    "lr": 0.3,
+    "model": "mlp(hidden=[64])",
     "batch": 20,
-}  # fmt: skip
+}
 FAULTS = {
     "sound": ("dpsgd(clip=0.01,noise_multiplier=30.0)", {}),
     "no clip": ("dpsgd(clip=0.0001,noise_multiplier=30.0)", {"sample_grad": lambda self, g, c: g}),

@@ -69,7 +69,7 @@ def test_the_first_layers_activations_give_the_image_back(flea):
 
 def test_a_quarter_of_a_lesson_stops_the_training_and_channels_are_scaled_apart():
     x = torch.stack([torch.arange(24.0).reshape(12, 2), 5 + 10 * torch.arange(24.0).reshape(12, 2)], 1)
-    train, stopping = Lesson(x, x, 1, 0).parts()
+    train, stopping = TrainingSet(x, x, 1, 0).parts()
     assert (len(train), sorted([*train.tolist(), *stopping.tolist()])) == (9, [*range(12)])
     mean, std = decoders.scale(x)
     assert (mean.flatten().tolist(), mean.shape) == ([11.5, 120.0], std.shape)

@@ -51,8 +51,11 @@ def test_attempts_with_several_seeds_have_an_interval_over_the_seeds():
     assert (merged.value, merged.low, merged.high) == pytest.approx((0.7, 0.7 - half, 0.7 + half), abs=1e-6)
     assert (merged.floor, merged.ceiling, merged.main) == (pytest.approx(0.5), pytest.approx(1.0), True)
     assert (client.of, client.value, client.low, client.high) == (
-        "client 3", pytest.approx(0.7), pytest.approx(0.7), pytest.approx(0.7),
-    )  # fmt: skip
+        "client 3",
+        pytest.approx(0.7),
+        pytest.approx(0.7),
+        pytest.approx(0.7),
+    )
     assert pool(attempts[:1])[0] == attempts[0].scores[0]  # of one seed the interval is over samples
 
 
@@ -64,9 +67,17 @@ def test_intervals_by_hand():
     assert (mean, high - mean, mean - low) == pytest.approx((2.5, half, half), abs=1e-5)
     assert math.isnan(mean_of(np.array([1.0]))[1])
     assert replace(AUC, value=math.nan).as_json() | {"n": 40} == {
-        "payload": "w", "of": "merged", "metric": "AUC", "value": None, "low": 0.65, "high": 0.75,
-        "floor": 0.5, "ceiling": 1.0, "n": 40, "main": True,
-    }  # fmt: skip
+        "payload": "w",
+        "of": "merged",
+        "metric": "AUC",
+        "value": None,
+        "low": 0.65,
+        "high": 0.75,
+        "floor": 0.5,
+        "ceiling": 1.0,
+        "n": 40,
+        "main": True,
+    }
 
 
 def test_the_floor_is_what_a_guess_without_the_payload_comes_to():

@@ -52,8 +52,14 @@ def run(
     folder: Path, method: str = "fedavg", name: str = "r", model: str = "Bag", **settings: object
 ) -> TargetRun:
     few = {
-        "clients": 3, "rounds": 2, "epochs": 1, "batch": 10, "workers": 1, "skew": "iid", "lr": 0.1,
-    } | settings  # fmt: skip
+        "clients": 3,
+        "rounds": 2,
+        "epochs": 1,
+        "batch": 10,
+        "workers": 1,
+        "skew": "iid",
+        "lr": 0.1,
+    } | settings
     net = f"{folder / 'net.py'}:{model}"
     unskew.run(method, str(folder / "s.npz"), model=net, folder=folder, name=name, progress=False, **few)
     return TargetRun(folder / name, code=UserCode(None, net))

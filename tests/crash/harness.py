@@ -27,8 +27,17 @@ from tests.cli.calling import call
 from unskew.records import checkpoints
 
 METHODS = (
-    "fedavg", "scaffold", "feddyn", "moon", "flea", "rebafl", "scaffold+flea", "fedbabu", "fedproto", "ccvr",
-)  # fmt: skip
+    "fedavg",
+    "scaffold",
+    "feddyn",
+    "moon",
+    "flea",
+    "rebafl",
+    "scaffold+flea",
+    "fedbabu",
+    "fedproto",
+    "ccvr",
+)
 SETTINGS = {
     "clients": 5, "rounds": 5, "epochs": 1, "samples": 12, "model": "cnn_small", "workers": 1,
     "availability": "bernoulli:0.7", "measure": "diversity",

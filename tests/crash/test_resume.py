@@ -22,9 +22,15 @@ from unskew.runs.run_folder import RunFolder
 from unskew.version import revision
 
 SETTINGS = {
-    "clients": 6, "rounds": 5, "epochs": 1, "batch": 32, "samples": 32, "model": "mlp", "workers": 1,
+    "clients": 6,
+    "rounds": 5,
+    "epochs": 1,
+    "batch": 32,
+    "samples": 32,
+    "model": "mlp",
+    "workers": 1,
     "availability": "bernoulli:0.7",
-}  # fmt: skip
+}
 METHOD = "scaffold+flea+faug"
 
 
@@ -39,9 +45,12 @@ def ends(path: Path):
     store = DiskStore(path / "private", meta)
     kept = {str(k): tree for k, tree in store.fetch(range(SETTINGS["clients"])).items()}
     return (
-        checkpoints.digest(tree), checkpoints.digest(kept), metrics, (path / "ledger.jsonl").read_text(),
+        checkpoints.digest(tree),
+        checkpoints.digest(kept),
+        metrics,
+        (path / "ledger.jsonl").read_text(),
         meta["t"],
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")

@@ -60,8 +60,13 @@ def test_python_runs_a_table_as_the_command_line_does(tmp_path, monkeypatch):
     table = written(tmp_path, "small", SMALL)
     lines, watched = [], []
     options = {
-        "rows": ["even"], "seeds": 1, "scale": 0.25, "processes": 1, "folder": tmp_path, "page": "mine",
-    }  # fmt: skip
+        "rows": ["even"],
+        "seeds": 1,
+        "scale": 0.25,
+        "processes": 1,
+        "folder": tmp_path,
+        "page": "mine",
+    }
     planned = unskew.reproduce(table, add=["fedprox(mu=0.5)"], dry_run=True, say=lines.append, **options)
     assert (planned.result, planned.page, planned.table(), planned.verdicts()) == (None, None, "", {})
     assert len(planned.runs) == 3

@@ -22,13 +22,21 @@ from unskew.runs.score_coverage import Coverage, UsedReplies
 def run(seed, values):
     rounds = np.arange(1, len(values) + 1)
     return SimpleNamespace(
-        seed=seed, metric="accuracy", path=Path(f"{values}-{seed}"),
-        series=lambda scope, metric: (rounds, np.array(values)), evaluated=bool(values),
-        bytes_by_round=lambda way: (rounds, np.array([1e6] * len(values))), privacy={},
-        replies=UsedReplies(len(values), 4, 4), config={}, rounds=len(values), asked=len(values),
-        planned=len(values), finished=True,
+        seed=seed,
+        metric="accuracy",
+        path=Path(f"{values}-{seed}"),
+        series=lambda scope, metric: (rounds, np.array(values)),
+        evaluated=bool(values),
+        bytes_by_round=lambda way: (rounds, np.array([1e6] * len(values))),
+        privacy={},
+        replies=UsedReplies(len(values), 4, 4),
+        config={},
+        rounds=len(values),
+        asked=len(values),
+        planned=len(values),
+        finished=True,
         scored_at=Coverage(3, 4, own=False) if values[:1] == [0.1] else None,
-    )  # fmt: skip
+    )
 
 
 def met(claim, score):
@@ -51,9 +59,15 @@ def test_numbers_are_those_of_the_runs():
     assert math.isnan(first["p"])  # from two seeds
     assert math.isnan(entries["Still"]["paper"])
     facts = {
-        "scale": 0.5, "seeds": 2, "command": "unskew", "unskew": "1", "made_by": {"1": 3, "0.9": 1},
-        "date": "d", "machine": "m", "hours": 1.0,
-    }  # fmt: skip
+        "scale": 0.5,
+        "seeds": 2,
+        "command": "unskew",
+        "unskew": "1",
+        "made_by": {"1": 3, "0.9": 1},
+        "date": "d",
+        "machine": "m",
+        "hours": 1.0,
+    }
     result = result_of(experiment, runs, facts)
     learning, still = result["claims"]
     assert learning["margins"] == {"even": pytest.approx(50)}

@@ -20,10 +20,22 @@ def result(*entries, **more) -> Any:
     given = list(entries) or [entry()]
     rows = {e["row"]: {"note": ""} for e in given}
     return {
-        "title": "A table", "page": "t", "paper": "FLea", "unskew": "2", "made_by": {"2": 3},
-        "unit": "percent", "metric": "global", "scope": "global", "measure": "last", "scale": 1,
-        "entries": given, "rows": rows, "claims": [], "curves": {}, **more,
-    }  # fmt: skip
+        "title": "A table",
+        "page": "t",
+        "paper": "FLea",
+        "unskew": "2",
+        "made_by": {"2": 3},
+        "unit": "percent",
+        "metric": "global",
+        "scope": "global",
+        "measure": "last",
+        "scale": 1,
+        "entries": given,
+        "rows": rows,
+        "claims": [],
+        "curves": {},
+        **more,
+    }
 
 
 def test_claims_that_nothing_tested_do_not_count():

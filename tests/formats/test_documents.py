@@ -25,9 +25,13 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("1e-3", 1e-3), (".5e1", 5.0), ("1e", "1e"), ("1e5x", "1e5x"), ("'1e5'", "1e5"),
+        ("1e-3", 1e-3),
+        (".5e1", 5.0),
+        ("1e", "1e"),
+        ("1e5x", "1e5x"),
+        ("'1e5'", "1e5"),
     ],
-)  # fmt: skip
+)
 def test_a_number_with_an_exponent_is_a_number(text, value):
     read = documents.load(f"a: {text}", "f.yaml", "E109")["a"]
     assert (read, type(read)) == (value, type(value))

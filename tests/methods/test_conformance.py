@@ -23,12 +23,23 @@ OURS = [
     if n not in ("fedavg", "fedgen", "fedgen_images", "feddpms", "pfedme", "pfedhn")
 ]
 VARIANTS = [
-    "flea(variant=official)", "fedrdn(variant=official)", "fedfa(variant=official)", "ccvr(mode=features)",
-    "fedproto(aggregate_weights=False)", "fedbabu(finetune_epochs=1)", "feddecorr(form=paper)",
-    "fedrs(soft=True)", "naivemix(per_batch=True)", "fedgen(steps=3)",
-    "fedgen_images(stage=0, steps=2, batch_size=8, samples=8)", "feddpms(alpha=5, width=8)",
-    "feddpms(alpha=5, width=8, mechanism=single)", "fedem(models=2)", "pfedme(K=2)", "pfedhn(hidden=8)",
-]  # fmt: skip
+    "flea(variant=official)",
+    "fedrdn(variant=official)",
+    "fedfa(variant=official)",
+    "ccvr(mode=features)",
+    "fedproto(aggregate_weights=False)",
+    "fedbabu(finetune_epochs=1)",
+    "feddecorr(form=paper)",
+    "fedrs(soft=True)",
+    "naivemix(per_batch=True)",
+    "fedgen(steps=3)",
+    "fedgen_images(stage=0, steps=2, batch_size=8, samples=8)",
+    "feddpms(alpha=5, width=8)",
+    "feddpms(alpha=5, width=8, mechanism=single)",
+    "fedem(models=2)",
+    "pfedme(K=2)",
+    "pfedhn(hidden=8)",
+]
 
 
 ALONE = [c for c in conformance.CHECKS if c is not conformance.combines_with_other_methods]

@@ -55,9 +55,13 @@ def test_momentum_keeps_its_size_where_clients_take_unequal_numbers_of_steps(nam
     (part,) = method.parts
     s = {m: {"w": torch.zeros(1)}, before: {"w": torch.zeros(1)}, length: torch.ones(())}
     sent = ups(
-        [-0.1], [-0.9], sizes=[1.0, 9.0], shares=[{length: torch.tensor(0.1)}, {length: torch.tensor(0.9)}],
-        part=name, weighting=method.weighting,
-    )  # fmt: skip
+        [-0.1],
+        [-0.9],
+        sizes=[1.0, 9.0],
+        shares=[{length: torch.tensor(0.1)}, {length: torch.tensor(0.9)}],
+        part=name,
+        weighting=method.weighting,
+    )
     w = weighted_mean({"w": torch.zeros(1)}, sent)
     assert_close(part.refine(w, part.server(s, sent, FED), FED, 1)[1][m]["w"], [1.0])
 

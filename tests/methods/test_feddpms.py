@@ -152,9 +152,13 @@ def test_a_client_trains_on_synthetic_images_in_its_first_round_of_stage_two():
     """With a fifth of the clients in a round, many train in stage II before they have shared anything."""
     part = FedDPMS(width=8, alpha=5, sigma=0.3, mechanism="single")
     changes = {
-        "data": "digits", "clients": 20, "samples": 30, "skew": "dirichlet:0.3", "availability": "sample:0.2",
+        "data": "digits",
+        "clients": 20,
+        "samples": 30,
+        "skew": "dirichlet:0.3",
+        "availability": "sample:0.2",
         "rounds": 7,
-    }  # fmt: skip
+    }
     made = loop_of(resolve(conformance.short_settings(**changes), data.read("digits"), Method(part)))
     state = made.begin()
     for t in range(1, 8):

@@ -66,8 +66,12 @@ def trained(x, model: nn.Module, method: str, **more) -> unskew.Result:
 
 
 METHODS = {
-    "fedrdn": {}, "fedrdn_v": {}, "norm": CONSTANTS, "augment(shift=1)+fedrdn": {}, "unskew": {},
-}  # fmt: skip
+    "fedrdn": {},
+    "fedrdn_v": {},
+    "norm": CONSTANTS,
+    "augment(shift=1)+fedrdn": {},
+    "unskew": {},
+}
 
 
 @pytest.mark.parametrize("method", METHODS)

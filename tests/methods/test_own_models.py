@@ -65,9 +65,19 @@ def kept_beside(method, client=0):
 
 
 KEEPERS = (
-    "apfl", "apple", "ditto", "fedbr", "fedcp", "feddbe", "feddpms", "fedem", "fedkd", "fedrod", "fedsr",
+    "apfl",
+    "apple",
+    "ditto",
+    "fedbr",
+    "fedcp",
+    "feddbe",
+    "feddpms",
+    "fedem",
+    "fedkd",
+    "fedrod",
+    "fedsr",
     "fml",
-)  # fmt: skip
+)
 
 
 def test_the_list_of_methods_that_keep_weights_beside_the_model_is_whole():

@@ -63,17 +63,42 @@ def test_a_strangers_part_is_checked_by_its_annotations_and_its_own_relations():
 
 
 OTHER_TYPES = (
-    None, True, False, 0, 1, -1, 0.5, 2.5, "word", "", b"x", (), (1,), ("a", "b"), [], {}, {"a": 1}, object(),
-)  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    0.5,
+    2.5,
+    "word",
+    "",
+    b"x",
+    (),
+    (1,),
+    ("a", "b"),
+    [],
+    {},
+    {"a": 1},
+    object(),
+)
 """Values of all types; those of another type than a setting's are wrong for it."""
 NO_NUMBERS = (math.nan, math.inf, -math.inf)
 HUGE = {int: 10**18, float: 1e30}
 PAIRS = (
-    "naivemix(per_batch=True, a=-1)", "naivemix(a=5)", "naivemix(per_batch=True, lam=0.3)",
-    "naivemix(per_batch=True, lam=0)", "ccvr(share=0.5)", "ccvr(mode=features, each=7)", "fedbabu(lr=0.1)",
-    "rebafl(mu=0, keep_stale=True)", "rbsm(aug_grad=True)", "feddpms(spread=1.0)", "norm(mean=(0.5,))",
+    "naivemix(per_batch=True, a=-1)",
+    "naivemix(a=5)",
+    "naivemix(per_batch=True, lam=0.3)",
+    "naivemix(per_batch=True, lam=0)",
+    "ccvr(share=0.5)",
+    "ccvr(mode=features, each=7)",
+    "fedbabu(lr=0.1)",
+    "rebafl(mu=0, keep_stale=True)",
+    "rbsm(aug_grad=True)",
+    "feddpms(spread=1.0)",
+    "norm(mean=(0.5,))",
     "norm(mean=(0, 0), std=(1, 1, 1))",
-)  # fmt: skip
+)
 """Settings that fit one by one and make no sense together."""
 
 

@@ -118,9 +118,16 @@ def test_the_ledger_counts_what_each_client_was_sent_and_says_what_of_others_it_
     made.ledger.trained(1, list(replies.values()), start)
     traffic = traffic_of(made.record.rows["ledger"])
     facts = SimpleNamespace(
-        is_reference=False, metrics={}, traffic=traffic, privacy={}, attacks={}, path=Path("r"), config={},
-        federation={}, rounds=1,
-    )  # fmt: skip
+        is_reference=False,
+        metrics={},
+        traffic=traffic,
+        privacy={},
+        attacks={},
+        path=Path("r"),
+        config={},
+        federation={},
+        rounds=1,
+    )
     (sent,) = (item for item in items(facts) if item.readers)
     assert sent.readers == "the server, and other clients, who are sent their numbers"
     assert f"weights: seen by {sent.readers};" in readers_lines(made.method, made.fed)[0]

@@ -123,10 +123,15 @@ def dense_or_convolved() -> tuple[nn.Module, nn.Module]:
 @pytest.mark.parametrize(
     ("made", "head"),
     [
-        (Model, "classifier"), (Gated, "classifier"), (Attending, "classifier"), (Softened, "classifier"),
-        (Convolved, "last"), (Shortcut, "classifier"), (Supervised, "classifier"),
+        (Model, "classifier"),
+        (Gated, "classifier"),
+        (Attending, "classifier"),
+        (Softened, "classifier"),
+        (Convolved, "last"),
+        (Shortcut, "classifier"),
+        (Supervised, "classifier"),
     ],
-)  # fmt: skip
+)
 def test_the_head_is_the_layer_that_answers_wherever_it_was_made(made, head):
     """It was the dense layer made last: FedPer kept a gate, and FedProto took its input for features."""
     model = check_module(made(), SHAPE, CLASSES)
@@ -170,7 +175,15 @@ def test_a_pass_from_a_cut_that_others_pass_by_is_refused(made, cut):
     a_part_of(
         [
             *(
-                "adcol", "ccvr", "fedas", "fedbabu", "fedbr", "feddbe", "feddecorr", "fedgen", "fedgh",
+                "adcol",
+                "ccvr",
+                "fedas",
+                "fedbabu",
+                "fedbr",
+                "feddbe",
+                "feddecorr",
+                "fedgen",
+                "fedgh",
                 "fedhkd",
             ),
             *("fedkd", "fedpac", "fedpcl", "fedphp", "fedproto", "floco", "gpfl", "knn_per", "rebafl"),
@@ -178,7 +191,7 @@ def test_a_pass_from_a_cut_that_others_pass_by_is_refused(made, cut):
         4,
         ("fedproto", "ccvr"),
     ),
-)  # fmt: skip
+)
 def test_a_head_that_is_a_convolution_learns_what_a_dense_one_does(method):
     """Half of these ended in a traceback, for features came in the shape of a map."""
     dense, convolved = (trained(model, method) for model in dense_or_convolved())

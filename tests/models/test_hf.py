@@ -31,9 +31,16 @@ Y = np.arange(N) % CLASSES
 X = np.random.default_rng(1).integers(1, 20, (N, T)) + 20 * Y[:, None]
 X[::2, 7:] = 0  # padding
 RUN = {
-    "skew": "iid", "rounds": 2, "clients": 3, "epochs": 2, "batch": 8, "lr": 0.01, "optimiser": "adamw",
-    "workers": 1, "device": "cpu",
-}  # fmt: skip
+    "skew": "iid",
+    "rounds": 2,
+    "clients": 3,
+    "epochs": 2,
+    "batch": 8,
+    "lr": 0.01,
+    "optimiser": "adamw",
+    "workers": 1,
+    "device": "cpu",
+}
 
 
 def written(place: Path, config: object, **files: bytes) -> str:

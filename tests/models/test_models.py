@@ -20,9 +20,12 @@ def size_of(module: nn.Module) -> int:
 
 
 ANY = [
-    ("cnn_small", (1, 8, 8)), ("mlp", (5,)), ("resnet18", (3, 32, 32)), ("alexnet_bn(width=64)", (3, 64, 64)),
+    ("cnn_small", (1, 8, 8)),
+    ("mlp", (5,)),
+    ("resnet18", (3, 32, 32)),
+    ("alexnet_bn(width=64)", (3, 64, 64)),
     ("audionet", (1, 64, 32)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "shape"), ANY)

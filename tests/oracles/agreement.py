@@ -216,9 +216,12 @@ def assert_same(engine: Mapping[Any, Any], plain: Mapping[Any, Any], atol: float
     assert sorted(ours_) == sorted(theirs), f"{where}: {sorted(ours_)}, the oracle {sorted(theirs)}"
     for name, value in theirs.items():
         torch.testing.assert_close(
-            ours_[name].double(), torch.as_tensor(value).double(), rtol=0, atol=atol,
+            ours_[name].double(),
+            torch.as_tensor(value).double(),
+            rtol=0,
+            atol=atol,
             msg=lambda text, name=name: f"{where}: {name}: {text}",
-        )  # fmt: skip
+        )
 
 
 def leaves(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Tensor]:

@@ -99,13 +99,27 @@ def run(method: str, case: Case, lanes: int) -> Run:
     keep = MemoryStore.put
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(MemoryStore, "put", put):
         result = unskew.run(
-            Method(*parse(method).parts, notes), data(case), model=model_named(case.model, case.shape),
-            shown=after, skew="column:site" if case.sites else "iid", clients=len(SIZES),
-            availability=f"trace:{trace(case, Path(folder))}", normalise="none", rounds=case.rounds,
-            epochs=case.epochs, batch=case.batch, lr=case.lr, lr_decay=case.lr_decay,
-            optimiser=case.optimiser, momentum=case.momentum, weight_decay=case.weight_decay, seed=case.seed,
-            lanes=str(lanes), workers=1, device="cpu",
-        )  # fmt: skip
+            Method(*parse(method).parts, notes),
+            data(case),
+            model=model_named(case.model, case.shape),
+            shown=after,
+            skew="column:site" if case.sites else "iid",
+            clients=len(SIZES),
+            availability=f"trace:{trace(case, Path(folder))}",
+            normalise="none",
+            rounds=case.rounds,
+            epochs=case.epochs,
+            batch=case.batch,
+            lr=case.lr,
+            lr_decay=case.lr_decay,
+            optimiser=case.optimiser,
+            momentum=case.momentum,
+            weight_decay=case.weight_decay,
+            seed=case.seed,
+            lanes=str(lanes),
+            workers=1,
+            device="cpu",
+        )
     return Run(case, notes.first, rounds, result)
 
 

@@ -369,9 +369,15 @@ class FedAvg:
         named = weights_of(model)
         extra = {n: nn.Parameter(t.clone()) for n, t in start.items() if n not in named}
         return Client(
-            k, len(rows), self.y[rows].sum(0), len(list(self.batches(k))), self.case.rate(self.t), model,
-            extra, start,
-        )  # fmt: skip
+            k,
+            len(rows),
+            self.y[rows].sum(0),
+            len(list(self.batches(k))),
+            self.case.rate(self.t),
+            model,
+            extra,
+            start,
+        )
 
     def batches(self, k: int) -> Iterator[Tensor]:
         """The rows of every step of client k's round."""

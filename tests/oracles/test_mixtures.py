@@ -446,8 +446,11 @@ class FedFomo(Dispatched):
     def note(self) -> None:
         has = torch.tensor([float(k in self.has) for k in range(self.clients)])
         self.slice = {
-            "v": self.rows(self.th), "P": self.P.clone(), "has": has, "t": torch.tensor(float(self.t)),
-        }  # fmt: skip
+            "v": self.rows(self.th),
+            "P": self.P.clone(),
+            "has": has,
+            "t": torch.tensor(float(self.t)),
+        }
 
     def sent_to(self, k: int) -> Weights:
         return dict(self.th[k])

@@ -25,9 +25,15 @@ from tests.oracles.test_own_models import APFL, Ditto
 from tests.samples import EVERYTHING, turn
 
 FAMILIES: dict[type[FedAvg], dict[str, Any]] = {
-    FedETF: {"gamma": 0.5}, FedPer: {}, FedRep: {"head": 0.6}, Ditto: {"lam": 0.5}, APFL: {"alpha": 0.3},
-    IFCA: {}, PFedLA: {"rate": 0.1}, TopK: {"share": 0.1},
-}  # fmt: skip
+    FedETF: {"gamma": 0.5},
+    FedPer: {},
+    FedRep: {"head": 0.6},
+    Ditto: {"lam": 0.5},
+    APFL: {"alpha": 0.3},
+    IFCA: {},
+    PFedLA: {"rate": 0.1},
+    TopK: {"share": 0.1},
+}
 
 
 class Beside(FedAvg):

@@ -297,9 +297,13 @@ def test_noise_of_a_seed_differs_by_round_part_and_tensor_and_is_the_same_again(
     draws = [
         SeededSource(seed).normal(t, part)((3,), purpose)
         for seed, t, part, purpose in (
-            (0, 1, "dp", "a"), (1, 1, "dp", "a"), (0, 2, "dp", "a"), (0, 1, "x", "a"), (0, 1, "dp", "b"),
+            (0, 1, "dp", "a"),
+            (1, 1, "dp", "a"),
+            (0, 2, "dp", "a"),
+            (0, 1, "x", "a"),
+            (0, 1, "dp", "b"),
         )
-    ]  # fmt: skip
+    ]
     assert len({tuple(d.tolist()) for d in draws}) == len(draws)
     assert torch.equal(draws[0], SeededSource(0).normal(1, "dp")((3,), "a"))
 

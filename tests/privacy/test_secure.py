@@ -70,9 +70,12 @@ def test_the_sum_is_that_of_exact_fractions_rounded_to_steps():
 @pytest.mark.parametrize(
     ("text", "clients"),
     [
-        ("on", 1000), ("on,bits=32,clip=8", 4), ("on,bits=32,clip=8", 64), ("on,bits=32,clip=0.5", 1024),
+        ("on", 1000),
+        ("on,bits=32,clip=8", 4),
+        ("on,bits=32,clip=8", 64),
+        ("on,bits=32,clip=0.5", 1024),
     ],
-)  # fmt: skip
+)
 def test_no_sum_of_honest_numbers_leaves_its_range(text, clients):
     """Where all of them are cut, of four or of 64 clients, the sum was the first number out of range: its
     sign turned, and nobody noticed."""

@@ -114,9 +114,12 @@ def test_no_two_sums_have_the_same_noise():
 
     def noise_of(part, place, k, t, times=1):
         c = with_sums(
-            trainer, trainer.client(k, start, part, start.weights, {}), k, replace(start, t=t),
+            trainer,
+            trainer.client(k, start, part, start.weights, {}),
+            k,
+            replace(start, t=t),
             Release(part, place, 2),
-        )  # fmt: skip
+        )
         for _ in range(times):
             seen.append(tuple(c.total(lambda b: {"zero": torch.zeros(4)})["zero"].tolist()))
 
@@ -182,9 +185,12 @@ def test_steps_and_sums_together_cost_what_dp_accounting_says(kinds):
 @pytest.mark.parametrize(
     ("text", "sums"),
     [
-        ("dpsgd", 0), ("fedrdn+dpsgd", 1), ("ccvr+dpsgd", 2), ("fedrdn+fedproto+ccvr+dpsgd", 10),
+        ("dpsgd", 0),
+        ("fedrdn+dpsgd", 1),
+        ("ccvr+dpsgd", 2),
+        ("fedrdn+fedproto+ccvr+dpsgd", 10),
     ],
-)  # fmt: skip
+)
 def test_every_sum_of_a_run_is_in_its_account(text, sums):
     loop = loop_of(text.replace("dpsgd", "dpsgd(noise_multiplier=2.0, sums_noise=5.0)"), rounds=7)
     assert loop.fed.sums == sums
@@ -225,10 +231,13 @@ def with_trip(client, sums=1):
         def trips(self):
             return (
                 Trip(
-                    lambda t, T: t == 0, client, lambda w, s, ups, fed: (w, s), lambda fed: {"v": Share(())},
+                    lambda t, T: t == 0,
+                    client,
+                    lambda w, s, ups, fed: (w, s),
+                    lambda fed: {"v": Share(())},
                     sums=sums,
                 ),
-            )  # fmt: skip
+            )
 
     return Method(Asking(), DPSGD())
 
@@ -275,9 +284,16 @@ def test_a_loss_that_mixes_samples_is_refused_because_none_are_mixed_here(name):
 
 
 ALONE = (
-    "fedprox", "fedntd", "fedsr", "fedproto", "fedrdn", "standardise", "fedrdn(variant=official)",
-    "fedgen_images", "norm(mean=[0.5, 0.5, 0.5], std=[0.2, 0.2, 0.2])",
-)  # fmt: skip
+    "fedprox",
+    "fedntd",
+    "fedsr",
+    "fedproto",
+    "fedrdn",
+    "standardise",
+    "fedrdn(variant=official)",
+    "fedgen_images",
+    "norm(mean=[0.5, 0.5, 0.5], std=[0.2, 0.2, 0.2])",
+)
 
 
 def test_the_list_of_what_sees_one_sample_at_a_time_is_whole():
@@ -301,9 +317,16 @@ def test_a_batch_trains_as_its_samples_one_by_one_do(text):
     kernels = Kernels(folded=False)
     loss = ClientLoss(trainer, LaneViews(trainer, start), kernels)
     lane = {
-        "id": torch.tensor(4), "n": torch.tensor(33.0), "counts": torch.ones(3), "steps": torch.tensor(3.0),
-        "step": torch.tensor(0), "sent": {}, "kept": {}, "mine": {}, "round": {},
-    }  # fmt: skip
+        "id": torch.tensor(4),
+        "n": torch.tensor(33.0),
+        "counts": torch.ones(3),
+        "steps": torch.tensor(3.0),
+        "step": torch.tensor(0),
+        "sent": {},
+        "kept": {},
+        "mine": {},
+        "round": {},
+    }
     w = {n: t + 0.01 for n, t in start.weights.items()}
 
     def at(i):

@@ -12,9 +12,13 @@ import yaml
 from unskew.system.disk import slug
 
 PLATEAU = {
-    "fedavg": 0.80, "fedprox(mu=0.01)": 0.812, "fedproto": 0.86, "flea": 0.894, "rebafl": 0.902,
+    "fedavg": 0.80,
+    "fedprox(mu=0.01)": 0.812,
+    "fedproto": 0.86,
+    "flea": 0.894,
+    "rebafl": 0.902,
     "centralised": 0.972,
-}  # fmt: skip
+}
 LOCAL = "local"
 
 
@@ -46,11 +50,16 @@ def fake_run(
     (at / "config.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
     test = np.maximum(labels.sum(1) // 4, 2)
     federation = {
-        "name": "digits", "classes": [str(c) for c in range(classes)], "clients": clients,
+        "name": "digits",
+        "classes": [str(c) for c in range(classes)],
+        "clients": clients,
         "names": [f"client-{k}" for k in range(clients)],
         "sizes": {"train": labels.sum(1).tolist(), "val": [], "test": test.tolist()},
-        "labels": labels.tolist(), "test": int(test.sum()), "skew": settings["skew"], "shape": [1, 8, 8],
-    }  # fmt: skip
+        "labels": labels.tolist(),
+        "test": int(test.sum()),
+        "skew": settings["skew"],
+        "shape": [1, 8, 8],
+    }
     (at / "federation.json").write_text(json.dumps(federation))
     (at / "env.json").write_text(
         json.dumps({"unskew": "0.1.0", "python": "3.11.7", "torch": "2.13.0", "device": "cpu", "cores": 2})
@@ -142,8 +151,11 @@ def _metric(t: int, scope: str, client: int | None, metric: str, value: float) -
 def _ledger(method: str, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     weights = {
-        "share": "w", "bytes": 6_100 if method == "fedproto" else 61_440, "reads": "sum", "guarantee": "none",
-    }  # fmt: skip
+        "share": "w",
+        "bytes": 6_100 if method == "fedproto" else 61_440,
+        "reads": "sum",
+        "guarantee": "none",
+    }
     for e in events:
         if e["code"] != "round":
             continue

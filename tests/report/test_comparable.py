@@ -68,9 +68,15 @@ def test_pairs_of_seeds_are_counted_where_they_are_not_all():
 
 
 FEDERATION = {
-    "name": "digits", "skew": "iid", "clients": 1, "names": ["a"], "classes": ["0"], "labels": [[9]],
-    "test": 8, "sizes": {"train": [9], "test": [8]},
-}  # fmt: skip
+    "name": "digits",
+    "skew": "iid",
+    "clients": 1,
+    "names": ["a"],
+    "classes": ["0"],
+    "labels": [[9]],
+    "test": 8,
+    "sizes": {"train": [9], "test": [8]},
+}
 
 
 def whole(method, seed, asked=40, **config):

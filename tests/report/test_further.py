@@ -25,9 +25,12 @@ def row(t, scope, metric, value, client=None):
 def runs(tmp_path_factory):
     """Two methods, two seeds: AUROC at two clients of twenty; in fedprox's seed 1 it ends in round 39."""
     path = fake_comparison(
-        tmp_path_factory.mktemp("further") / "c", ["fedavg", "fedprox"], 2, rounds=LAST,
+        tmp_path_factory.mktemp("further") / "c",
+        ["fedavg", "fedprox"],
+        2,
+        rounds=LAST,
         metrics="auroc,cost.py:cost",
-    )  # fmt: skip
+    )
     for run in sorted(path.glob("*--s*")):
         wild = run.name == "fedprox--s1"
         rows = [row(t, "global", AUROC, 0.5 + t / 100) for t in range(1, LAST if wild else LAST + 1)]

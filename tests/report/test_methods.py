@@ -21,8 +21,11 @@ def row(text: str, first: str) -> list[str]:
 
 def test_a_setting_stands_with_default_range_and_meaning():
     assert row("fedavgm", "`beta`") == [
-        "`beta`", "`0.9`", "number, at least 0, below 1", "share of the last step that is kept; 0 is FedAvg",
-    ]  # fmt: skip
+        "`beta`",
+        "`0.9`",
+        "number, at least 0, below 1",
+        "share of the last step that is kept; 0 is FedAvg",
+    ]
     assert row("fedavgm(beta=0.5)", "`beta`")[1] == "`0.9`, here `0.5`"
     assert row("fedrdn", "`variant`")[2] == "'paper' or 'official'"
 

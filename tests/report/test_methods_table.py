@@ -32,12 +32,22 @@ def test_every_method_changes_something_and_says_when_to_take_it_and_what_it_sha
 
 def test_a_row_says_what_is_sent_and_who_reads_it():
     assert row("scaffold") == {
-        "method": "[`scaffold`](../src/unskew/methods/scaffold.py)", "year": "2020",
-        "paper": "Karimireddy et al., ICML 2020, algorithm 1, option II", "family": "steps",
-        "against": "labels", "changes": "steps, server", "sends beside the weights": "weights",
-        "read": "sums", "exchanges more": "", "up": "2", "down": "2", "computing": "1", "tasks": "csrmt",
-        "one of its kind": "", "when to take it": registry.parse("scaffold").parts[0].use_when,
-    }  # fmt: skip
+        "method": "[`scaffold`](../src/unskew/methods/scaffold.py)",
+        "year": "2020",
+        "paper": "Karimireddy et al., ICML 2020, algorithm 1, option II",
+        "family": "steps",
+        "against": "labels",
+        "changes": "steps, server",
+        "sends beside the weights": "weights",
+        "read": "sums",
+        "exchanges more": "",
+        "up": "2",
+        "down": "2",
+        "computing": "1",
+        "tasks": "csrmt",
+        "one of its kind": "",
+        "when to take it": registry.parse("scaffold").parts[0].use_when,
+    }
     assert row("fedmix")["paper"] == "Yoon et al., ICLR 2021, [2107.00233](https://arxiv.org/abs/2107.00233)"
     assert row("fedamp")["one of its kind"] == "own model, start, dispatch"
     assert row("feddata")["sends beside the weights"] == "labels, inputs"

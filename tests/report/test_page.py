@@ -142,9 +142,17 @@ def test_nothing_a_user_wrote_becomes_markup(tmp_path):
     (path / "env.json").write_text(json.dumps({EVIL: EVIL}))
     (path / "events.jsonl").write_text(json.dumps({"t": 1, "code": EVIL, "text": EVIL}) + "\n")
     ledger = {
-        "t": 1, "way": "up", "share": EVIL, "clients": [0], "bytes": 8, "reads": EVIL, "guarantee": EVIL,
-        "kind": EVIL, "samples": EVIL, "shape": [EVIL],
-    }  # fmt: skip
+        "t": 1,
+        "way": "up",
+        "share": EVIL,
+        "clients": [0],
+        "bytes": 8,
+        "reads": EVIL,
+        "guarantee": EVIL,
+        "kind": EVIL,
+        "samples": EVIL,
+        "shape": [EVIL],
+    }
     (path / "ledger.jsonl").write_text(json.dumps(ledger) + "\n")
     text = write_report([path], tmp_path / "r.html").read_text()
     tags = Tags(text)
@@ -181,6 +189,13 @@ def test_the_sections_stand_in_their_order_and_are_linked(text):
     assert orders == sorted(set(orders))
     anchors = re.findall(r'<section id="([\w-]+)"', text)
     assert anchors == [
-        "table", "rounds", "clients", "leaves", "partition", "attendance", "measured", "repeat",
-    ]  # fmt: skip
+        "table",
+        "rounds",
+        "clients",
+        "leaves",
+        "partition",
+        "attendance",
+        "measured",
+        "repeat",
+    ]
     assert re.findall(r'<a href="#([\w-]+)">', text) == anchors

@@ -92,15 +92,27 @@ def test_a_method_on_other_clients_has_no_column():
 
 def attacked(at, value, low, high, name="context", payload="w"):
     score = {
-        "payload": payload, "of": "update", "metric": "AUC", "value": value, "low": low, "high": high,
-        "floor": 0.5, "ceiling": 1.0, "n": 10, "main": True,
-    }  # fmt: skip
+        "payload": payload,
+        "of": "update",
+        "metric": "AUC",
+        "value": value,
+        "low": low,
+        "high": high,
+        "floor": 0.5,
+        "ceiling": 1.0,
+        "n": 10,
+        "main": True,
+    }
     path = at / "privacy.json"
     held = json.loads(path.read_text()) if path.exists() else {"attacks": {}}
     held["attacks"][name] = {
-        "command": "unskew attack", "scores": [score], "adversary": "a", "auxiliary": "b", "seeds": 1,
+        "command": "unskew attack",
+        "scores": [score],
+        "adversary": "a",
+        "auxiliary": "b",
+        "seeds": 1,
         "doubts": [],
-    }  # fmt: skip
+    }
     path.write_text(json.dumps(held))
 
 
@@ -114,8 +126,13 @@ def test_what_privacy_costs_is_told_of_two_methods_of_which_one_was_attacked(tmp
     rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in body.split("<tr>")[1:]]
     assert rows[0][0] == "fedavg"
     assert rows[0][2:] == [
-        "infinite", "weights", "context", "AUC 0.75 [0.625, 0.875]", "0.5", "50 % [25, 75]",
-    ]  # fmt: skip
+        "infinite",
+        "weights",
+        "context",
+        "AUC 0.75 [0.625, 0.875]",
+        "0.5",
+        "50 % [25, 75]",
+    ]
     assert "local" not in html
 
 
@@ -134,10 +151,14 @@ def test_epsilon_stands_beside_the_score_with_what_it_covers(tmp_path):
 @pytest.mark.parametrize(
     ("n", "federated", "alone", "verdict"),
     [
-        (1000, 0.80, 0.70, "yes"), (1000, 0.70, 0.80, "no"), (20, 0.80, 0.70, "unclear"),
-        (3, 1.0, 0.0, "yes"), (2, 1.0, 0.0, "unclear"), (1000, 0.80, 0.80, "unclear"),
+        (1000, 0.80, 0.70, "yes"),
+        (1000, 0.70, 0.80, "no"),
+        (20, 0.80, 0.70, "unclear"),
+        (3, 1.0, 0.0, "yes"),
+        (2, 1.0, 0.0, "unclear"),
+        (1000, 0.80, 0.80, "unclear"),
     ],
-)  # fmt: skip
+)
 def test_a_gain_is_clear_only_beyond_what_the_samples_of_the_site_can_say(n, federated, alone, verdict):
     assert clients.verdict(n, federated, alone) == verdict
 

@@ -22,10 +22,15 @@ from unskew.report.sections import (
 from unskew.report.sections import rounds as rounds_section
 
 FEDERATION = {
-    "name": "digits", "skew": "classes:2", "clients": 3, "names": ["a", "b", "c"],
-    "classes": ["0", "1", "2", "3"], "sizes": {"train": [1000, 20, 30], "test": [1, 1, 1]},
-    "labels": [[990, 10, 0, 0], [20, 0, 0, 0], [0, 10, 10, 10]], "test": 1234,
-}  # fmt: skip
+    "name": "digits",
+    "skew": "classes:2",
+    "clients": 3,
+    "names": ["a", "b", "c"],
+    "classes": ["0", "1", "2", "3"],
+    "sizes": {"train": [1000, 20, 30], "test": [1, 1, 1]},
+    "labels": [[990, 10, 0, 0], [20, 0, 0, 0], [0, 10, 10, 10]],
+    "test": 1234,
+}
 
 
 def changed(r, **fields):

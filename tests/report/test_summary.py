@@ -114,12 +114,17 @@ def test_every_column_has_its_own_series():
         name: [9, *(base + v for v in tail)]
         for base, name in enumerate(
             (
-                "client_mean", "client_worst", "client_std", "own_mean", "global_macro_f1",
-                "global_worst_class", "global_dice_both",
+                "client_mean",
+                "client_worst",
+                "client_std",
+                "own_mean",
+                "global_macro_f1",
+                "global_worst_class",
+                "global_dice_both",
             ),
             start=1,
         )
-    }  # fmt: skip
+    }
     short = run("m", 0, [0.9, *tail], sent=[5, 7], **series)
     (s,) = summary_table([replace(short, config={**short.config, "rounds": 30})], target=0.2)
     columns = (s.clients, s.worst, s.spread, s.personal, s.macro_f1, s.worst_class, s.dice_both)
@@ -151,9 +156,12 @@ def test_in_a_short_run_every_score_is_of_the_last_round():
 
 def test_the_mean_over_seeds_of_the_final_score_leads():
     runs = [
-        run("a", 0, [0.9]), run("a", 1, [0.1]), run("b", 0, [0.6]), run("b", 1, [0.6]),
+        run("a", 0, [0.9]),
+        run("a", 1, [0.1]),
+        run("b", 0, [0.6]),
+        run("b", 1, [0.6]),
         run("local", 0, [0.99]),
-    ]  # fmt: skip
+    ]
     assert leader_of(runs) == "b"
     assert leader_of([run("local", 0, [0.9])]) == ""
     assert [s.leads for s in summary_table(runs)] == [False, True, False]

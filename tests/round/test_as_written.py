@@ -188,11 +188,21 @@ def trained(model: nn.Module, data: list = DATA, **options) -> unskew.Result:
 @pytest.mark.parametrize(
     ("made", "side_by_side"),
     [
-        (OwnNorm, False), (Centred, False), (OwnRunning, False), (TorchNorm, False), (NoRunning, True),
-        (Groups, True), (Viewed, True), (Standardised, True), (Fourier, True), (PooledAsOneImage, True),
-        (ThrownAway, True), (WeightsDropped, False), (OneMask, False),
+        (OwnNorm, False),
+        (Centred, False),
+        (OwnRunning, False),
+        (TorchNorm, False),
+        (NoRunning, True),
+        (Groups, True),
+        (Viewed, True),
+        (Standardised, True),
+        (Fourier, True),
+        (PooledAsOneImage, True),
+        (ThrownAway, True),
+        (WeightsDropped, False),
+        (OneMask, False),
     ],
-)  # fmt: skip
+)
 def test_a_round_is_that_of_a_plain_loop(made, side_by_side):
     """Padded rows counted in statistics of a model's own; masks of weights were broadcast, or ended the run;
     `x.view(len(x),
@@ -275,8 +285,12 @@ def test_what_would_train_another_model_is_refused(made, told):
 
 def test_layers_in_place_whose_input_nobody_reads_again_train():
     layers = (
-        nn.Conv2d(2, C, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(C * 36, 8), nn.ReLU6(inplace=True),
-    )  # fmt: skip
+        nn.Conv2d(2, C, 3),
+        nn.ReLU(inplace=True),
+        nn.Flatten(),
+        nn.Linear(C * 36, 8),
+        nn.ReLU6(inplace=True),
+    )
     model = nn.Sequential(*layers, nn.Linear(8, CLASSES))
     expected = plain(model, by_itself=False)
     weights = trained(model).model.state_dict()

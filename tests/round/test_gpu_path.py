@@ -20,10 +20,14 @@ SHAPE = (3, 8, 8)
 @pytest.mark.parametrize(
     ("kernel", "stride", "padding", "dilation", "groups"),
     [
-        ((5, 5), 1, 0, 1, 1), ((6, 1), (2, 1), (1, 0), 1, 1), ((3, 3), 2, 1, (2, 1), 2), ((1, 1), 1, 0, 1, 1),
-        ((1, 1), 2, 0, 1, 1), ((1, 1), 1, 1, 1, 1),
+        ((5, 5), 1, 0, 1, 1),
+        ((6, 1), (2, 1), (1, 0), 1, 1),
+        ((3, 3), 2, 1, (2, 1), 2),
+        ((1, 1), 1, 0, 1, 1),
+        ((1, 1), 2, 0, 1, 1),
+        ((1, 1), 1, 1, 1, 1),
     ],
-)  # fmt: skip
+)
 def test_batched_convolutions_and_their_gradients_are_those_of_grouped_ones(
     kernel, stride, padding, dilation, groups
 ):

@@ -12,8 +12,15 @@ from torch import Tensor, nn
 from unskew.round.layer_kernels import Kernels
 
 RECTIFIERS = [
-    nn.ReLU(), nn.ReLU6(), nn.LeakyReLU(0.2), F.relu, torch.relu, Tensor.relu, F.relu6, F.leaky_relu,
-]  # fmt: skip
+    nn.ReLU(),
+    nn.ReLU6(),
+    nn.LeakyReLU(0.2),
+    F.relu,
+    torch.relu,
+    Tensor.relu,
+    F.relu6,
+    F.leaky_relu,
+]
 
 
 def gradients(function: Callable, x: Tensor, kernels: Kernels | None) -> tuple[Tensor, Tensor]:

@@ -179,8 +179,13 @@ def test_schedule_of_unequal_clients():
         (w.full, w.short, w.frozen)
         for w in (work_of(k, n, recipe) for k, n in enumerate((33, 32, 1, 40, 5, 18)))
     ] == [
-        (2, 0, False), (2, 0, False), (0, 1, True), (2, 8, False), (0, 5, False), (1, 2, False),
-    ]  # fmt: skip
+        (2, 0, False),
+        (2, 0, False),
+        (0, 1, True),
+        (2, 8, False),
+        (0, 5, False),
+        (1, 2, False),
+    ]
     sizes = np.array([40, 24, 8, 41, 0])
     plan = chunks(range(5), sizes, Recipe(16, 1, False), 8)
     assert sorted(w.client for c in plan for w in c.work) == [0, 1, 2, 3]

@@ -33,9 +33,14 @@ def federation(side=16):
     first = np.concatenate([np.arange(n) < n // 2 for n in np.bincount(site)])
     columns = {"site": site[first]}
     made = data.arrays(
-        x[first], y[first], x[~first], y[~first], columns=columns, test_columns={"site": site[~first]},
+        x[first],
+        y[first],
+        x[~first],
+        y[~first],
+        columns=columns,
+        test_columns={"site": site[~first]},
         name="squares",
-    )  # fmt: skip
+    )
     return data.build(made, "column:site", 4, np.random.default_rng(0), np.random.default_rng(1))
 
 

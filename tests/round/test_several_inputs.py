@@ -24,8 +24,14 @@ AGES = (RNG.normal(size=N) + Y).astype(np.float32)
 IDS, PRESENT = (RNG.integers(0, 20, (N, 6)) + 5 * Y[:, None]), RNG.random((N, 6)) > 0.3
 BY_NAME = {"scan": SCANS, "age": AGES}
 SETTINGS = {
-    "clients": 4, "rounds": 2, "epochs": 1, "batch": 8, "workers": 1, "skew": "dirichlet:1", "eval_every": 2,
-}  # fmt: skip
+    "clients": 4,
+    "rounds": 2,
+    "epochs": 1,
+    "batch": 8,
+    "workers": 1,
+    "skew": "dirichlet:1",
+    "eval_every": 2,
+}
 
 
 class Scans(nn.Module):
@@ -85,9 +91,15 @@ def trained(method: Any = "fedavg", given: Any = BY_NAME, model: nn.Module | Non
 
 
 FEW = {
-    "clients": 3, "rounds": 2, "epochs": 1, "batch": 6, "workers": 1, "skew": "iid", "normalise": "none",
+    "clients": 3,
+    "rounds": 2,
+    "epochs": 1,
+    "batch": 6,
+    "workers": 1,
+    "skew": "iid",
+    "normalise": "none",
     "lanes": "4",
-}  # fmt: skip
+}
 OTHERWISE = {
     "norm": "it has constants for the channels of images",
     "flea": "it finds a cut where all inputs meet, and hides each of them",
@@ -186,9 +198,23 @@ def test_the_command_line_trains_and_predicts(tmp_path, monkeypatch):
     checked = call("data", "check", "all.npz")
     assert "inputs   age float32 number" in checked.out
     ran = call(
-        "run", "fedavg", "--data", "all.npz", "--model", "net.py:Net", "--rounds", "1", "--epochs", "1",
-        "--clients", "2", "--workers", "1", "--name", "r",
-    )  # fmt: skip
+        "run",
+        "fedavg",
+        "--data",
+        "all.npz",
+        "--model",
+        "net.py:Net",
+        "--rounds",
+        "1",
+        "--epochs",
+        "1",
+        "--clients",
+        "2",
+        "--workers",
+        "1",
+        "--name",
+        "r",
+    )
     assert ran.code == 0, ran.text
     answers = call("predict", "runs/r", "new.npz", "--model", "net.py:Net")
     assert len(answers.out.splitlines()) == 4, answers.text

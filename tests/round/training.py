@@ -47,10 +47,20 @@ def trainer(
     counts = np.stack([np.bincount(y[r].numpy(), minlength=CLASSES) for r in rows])
     net = Network(module, shape)
     fed = Fed(
-        clients=len(sizes), classes=CLASSES, shape=shape, rounds=9, epochs=epochs, batch=batch, lr=lr,
-        net=net, sizes=np.array(sizes), task=Classification(), momentum=momentum, optimiser=optimiser,
+        clients=len(sizes),
+        classes=CLASSES,
+        shape=shape,
+        rounds=9,
+        epochs=epochs,
+        batch=batch,
+        lr=lr,
+        net=net,
+        sizes=np.array(sizes),
+        task=Classification(),
+        momentum=momentum,
+        optimiser=optimiser,
         seed=SEED,
-    )  # fmt: skip
+    )
     training = LocalTraining(Recipe(batch, epochs, bool(net.norms)), optimiser, momentum, weight_decay)
     chosen = registry.parse(method) if isinstance(method, str) else method
     samples = Samples(x, F.one_hot(y, CLASSES).float(), rows, counts)

@@ -64,8 +64,11 @@ def test_a_record_of_many_rounds_needs_little_memory():
     assert record.latest("global", "accuracy") == (ROUNDS, round(ROUNDS / 7 % 1, 6))
     assert len(record.rows["metrics"]) == ROUNDS * (4 + CLIENTS)
     assert record.rows["events"][-1] == {
-        "t": ROUNDS, "code": "round", "asked": [*range(20)], "answered": [*range(20)],
-    }  # fmt: skip
+        "t": ROUNDS,
+        "code": "round",
+        "asked": [*range(20)],
+        "answered": [*range(20)],
+    }
     assert [row["t"] for row in record.rows_from("ledger", 3 * ROUNDS - 2)] == [ROUNDS, ROUNDS]
     record.close()
 

@@ -60,10 +60,14 @@ def enclosed(strength: float) -> Part:
 def typed(strength: str) -> Part:
     """A Part as a notebook's cell defines it: Python has no source of its class."""
     lines = (
-        "from dataclasses import dataclass", "from unskew import Part", "@dataclass(frozen=True)",
-        "class Typed(Part):", "    name = 'typed'", "    def loss(self, w, out, b, c):",
+        "from dataclasses import dataclass",
+        "from unskew import Part",
+        "@dataclass(frozen=True)",
+        "class Typed(Part):",
+        "    name = 'typed'",
+        "    def loss(self, w, out, b, c):",
         f"        return {strength} * out.logits.square().sum()",
-    )  # fmt: skip
+    )
     cell: dict[str, type[Part]] = {"__name__": "__main__"}  # type: ignore[dict-item]
     exec(compile("\n".join(lines), "<cell>", "exec"), cell)
     return cell["Typed"]()
@@ -151,9 +155,17 @@ def test_a_part_called_like_one_of_ours_is_not_resumed_as_ours(tmp_path):
         name = "fedrs"
 
     path = unskew.run(
-        Own(), "digits", model="mlp", clients=3, samples=20, rounds=1, epochs=1, workers=1, name="s",
+        Own(),
+        "digits",
+        model="mlp",
+        clients=3,
+        samples=20,
+        rounds=1,
+        epochs=1,
+        workers=1,
+        name="s",
         folder=tmp_path,
-    ).path  # fmt: skip
+    ).path
     with pytest.raises(StateError, match=r"E156 .*the Part 'fedrs' given as an object"):
         unskew.resume(path)
 

@@ -28,9 +28,16 @@ from unskew.runs.measures.diversity import weight_diversity
 
 ALL = ",".join(n for n in measures.NAMES if n != "received")  # FLea sends activations, no inputs
 SMALL = {
-    "clients": 6, "rounds": 3, "epochs": 1, "batch": 16, "samples": 40, "skew": "classes:3",
-    "model": "cnn_small", "workers": 1, "availability": "bernoulli:0.7",
-}  # fmt: skip
+    "clients": 6,
+    "rounds": 3,
+    "epochs": 1,
+    "batch": 16,
+    "samples": 40,
+    "skew": "classes:3",
+    "model": "cnn_small",
+    "workers": 1,
+    "availability": "bernoulli:0.7",
+}
 
 
 def rows_of(record) -> list[dict]:
@@ -63,13 +70,22 @@ def test_every_measure_leaves_its_numbers_and_pictures(measured):
     found = {r["metric"] for r in rows_of(measured.record)}
     assert {f"separation_{a}_{b}" for a in ("train", "test") for b in ("local", "global")} <= found
     assert {
-        "diversity", "correlation", "correlation_squared", "exposure", "cross_site", "sites_local",
+        "diversity",
+        "correlation",
+        "correlation_squared",
+        "exposure",
+        "cross_site",
+        "sites_local",
         "sites_global",
-    } <= found  # fmt: skip
+    } <= found
     assert {"histogram_pool", "histogram_local", "histogram_mixed"} <= found
     assert set(measured.record.measures) == {
-        "exposure", "histograms", "cross_site", "tsne", "confusion",
-    }  # fmt: skip
+        "exposure",
+        "histograms",
+        "cross_site",
+        "tsne",
+        "confusion",
+    }
     tsne = measured.record.measures["tsne"]["local"]
     assert len(tsne["xy"]) == len(tsne["client"]) == len(tsne["label"])
     json.dumps(measured.record.measures, allow_nan=False)
@@ -255,9 +271,13 @@ def test_sites_with_their_own_test_rows_are_seen_with_their_own_statistics():
     )
     given = data.arrays(x, y, columns={"site": site}, test=0.5)
     settings = {
-        "measure": "separation,tsne,cross_site", "skew": "column:site", "rounds": 1, "epochs": 1,
-        "workers": 1, "normalise": "none",
-    }  # fmt: skip
+        "measure": "separation,tsne,cross_site",
+        "skew": "column:site",
+        "rounds": 1,
+        "epochs": 1,
+        "workers": 1,
+        "normalise": "none",
+    }
     plain, rdn = (unskew.run(m, given, **settings) for m in ("fedavg", "fedrdn"))
     assert value(rdn, "sites_global") > 5 * value(plain, "sites_global")
     assert value(rdn, "separation_test_global") < 2
@@ -278,8 +298,12 @@ def test_every_method_can_be_measured(name):
     made = conformance.train_run(method, scored=True, measure=measures_, rounds=2).loop
     found = {r["metric"] for r in rows_of(made.record)}
     assert {
-        "separation_train_local", "separation_test_global", "diversity", "cross_site", "sites_local",
-    } <= found  # fmt: skip
+        "separation_train_local",
+        "separation_test_global",
+        "diversity",
+        "cross_site",
+        "sites_local",
+    } <= found
 
 
 @pytest.mark.parametrize(

@@ -138,9 +138,12 @@ def test_samples_that_seem_to_be_scaled_already_are_told_with_their_own_units():
     """Channel 0 was scaled by mean 5 and deviation 2, channel 1 by 0 and 1, which changes nothing."""
     form = {"kind": "table", "columns": [["age", []], ["sex", []]]}
     trained: Any = SimpleNamespace(
-        applied=((5.0, 0.0), (2.0, 1.0)), layout=None, masks=False, shape=(2,),
+        applied=((5.0, 0.0), (2.0, 1.0)),
+        layout=None,
+        masks=False,
+        shape=(2,),
         intake=SimpleNamespace(form=form),
-    )  # fmt: skip
+    )
     even = np.tile([[-0.5], [0.5]], (5, 1)).astype(np.float32)
 
     def said(first: float, second: float = 0.0, spread: float = 1.0, count: int = 10) -> str:

@@ -86,9 +86,13 @@ class Seen:
 
 def lens(**more: Any) -> Any:
     fed = SimpleNamespace(
-        natural=False, sizes=np.array([3, 50, 8]), batch=6, task=SimpleNamespace(main_score="dice"), seed=0,
+        natural=False,
+        sizes=np.array([3, 50, 8]),
+        batch=6,
+        task=SimpleNamespace(main_score="dice"),
+        seed=0,
         net=SimpleNamespace(layout=None, embeds=False),
-    )  # fmt: skip
+    )
     trainer = SimpleNamespace(
         fed=fed, sent=("w",), keeps_model=False, device=torch.device("cpu"), samples=None, method=None
     )
@@ -181,9 +185,12 @@ def test_every_model_is_scored_at_every_other_site_and_a_site_that_did_not_train
     measured = CrossSite(seen).measure(ended([0, 2]))
     assert measured.picture["score"] == [[0.0, 0.01, 0.02], [None] * 3, [0.2, 0.21, 0.22]]
     assert {n: v for n, v in measured.values.items() if not np.isnan(v)} == {
-        "cross_site": pytest.approx((0.01 + 0.02 + 0.2 + 0.21) / 4), "cross_site/a>b": 0.01,
-        "cross_site/a>c": 0.02, "cross_site/c>a": 0.2, "cross_site/c>b": 0.21,
-    }  # fmt: skip
+        "cross_site": pytest.approx((0.01 + 0.02 + 0.2 + 0.21) / 4),
+        "cross_site/a>b": 0.01,
+        "cross_site/a>c": 0.02,
+        "cross_site/c>a": 0.2,
+        "cross_site/c>b": 0.21,
+    }
     assert not CrossSite(seen).measure(ended([0, 2], last=False)).values
 
 

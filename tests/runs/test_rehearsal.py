@@ -82,9 +82,14 @@ def test_runs_on_data_that_have_changed_are_not_compared_with_new_ones(tmp_path,
     x, y = rng.normal(size=(90, 6)).astype(np.float32), np.arange(90) % 3
     np.savez("mine.npz", x=x, y=y)
     options = {
-        "clients": 3, "rounds": 1, "epochs": 1, "model": "mlp", "skew": "iid", "references": False,
+        "clients": 3,
+        "rounds": 1,
+        "epochs": 1,
+        "model": "mlp",
+        "skew": "iid",
+        "references": False,
         "name": "c",
-    }  # fmt: skip
+    }
     unskew.compare(["fedavg"], "mine.npz", seeds=1, processes=1, **options)
     unskew.compare(["fedavg", "fedprox"], "mine.npz", seeds=1, processes=1, **options)
     scores = (tmp_path / "runs/c/fedavg--s0/metrics.jsonl").read_text()
@@ -106,9 +111,14 @@ def test_finished_runs_are_shown_where_their_data_are_no_more(tmp_path, monkeypa
         "mine.npz", x=np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32), y=np.arange(60) % 2
     )
     options = {
-        "clients": 3, "rounds": 1, "epochs": 1, "model": "mlp", "skew": "iid", "references": False,
+        "clients": 3,
+        "rounds": 1,
+        "epochs": 1,
+        "model": "mlp",
+        "skew": "iid",
+        "references": False,
         "name": "c",
-    }  # fmt: skip
+    }
     first = unskew.compare(["fedavg"], "mine.npz", seeds=1, processes=1, **options)
     (tmp_path / "mine.npz").unlink()
     again = unskew.compare(["fedavg"], "mine.npz", seeds=1, processes=1, **options)

@@ -25,8 +25,14 @@ IMAGES = (RNG.integers(0, 120, size=(N, 3, 8, 8)) + 40 * (np.arange(N) % 3)[:, N
 )
 ROWS = (RNG.normal(size=(N, 5)) * 40 + 300 + 60 * (np.arange(N) % 3)[:, None]).astype(np.float32)
 SETTINGS = {
-    "rounds": 2, "epochs": 1, "clients": 3, "workers": 1, "skew": "iid", "lanes": "1", "eval_every": 2,
-}  # fmt: skip
+    "rounds": 2,
+    "epochs": 1,
+    "clients": 3,
+    "workers": 1,
+    "skew": "iid",
+    "lanes": "1",
+    "eval_every": 2,
+}
 MODEL = """
 from torch import nn
 def make(shape, classes, width=4):
@@ -50,10 +56,13 @@ def ours(tmp_path_factory) -> unskew.Result:
 @pytest.mark.parametrize(
     ("method", "more"),
     [
-        ("fedrdn", {}), ("unskew", {}), ("fedbn", {"model": "cnn_small(batch_norm=True)"}), ("local", {}),
+        ("fedrdn", {}),
+        ("unskew", {}),
+        ("fedbn", {"model": "cnn_small(batch_norm=True)"}),
+        ("local", {}),
         ("fedproto(aggregate_weights=False)", {}),
     ],
-)  # fmt: skip
+)
 def test_a_loaded_run_answers_as_the_run_did(method, more, tmp_path):
     """The global model's and a client's own answers, its scores and its table; scores are the witnesses."""
     ours = trained(method, IMAGES, tmp_path, **more)

@@ -73,8 +73,11 @@ def test_a_reference_is_written_and_read_like_a_method():
     assert resolve.arguments_for("centralised", {"fedprox": {"mu": 1}}) == {}
     assert resolve.arguments_for("fedprox", {"fedprox": {"mu": 1}, "flea": {}}) == {"fedprox": {"mu": 1}}
     assert [run.is_reference(m) for m in ("local", "centralised", "local+fedprox", "fedavg")] == [
-        True, True, False, False,
-    ]  # fmt: skip
+        True,
+        True,
+        False,
+        False,
+    ]
     assert [resolve.sends_weights(resolve.parts_of(m)) for m in ("local+fedprox", "fedbn", "fedavg")] == [
         False,
         True,

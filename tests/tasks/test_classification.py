@@ -52,9 +52,13 @@ def weighted(tmp_path, name, weights, method="fedavg", **changes):
     np.savez(tmp_path / "set.npz", x=rng.normal(size=(100, 4)).astype("f4"), y=y)
     settings = {"rounds": 2, "epochs": 1, "workers": 1, "clients": 4, "model": "mlp", "batch": 8}
     return unskew.run(
-        method, str(tmp_path / "set.npz"), class_weights=weights, folder=tmp_path, name=name,
+        method,
+        str(tmp_path / "set.npz"),
+        class_weights=weights,
+        folder=tmp_path,
+        name=name,
         **{**settings, **changes},
-    )  # fmt: skip
+    )
 
 
 def test_a_run_with_balanced_weights_is_the_run_with_these_numbers(tmp_path):

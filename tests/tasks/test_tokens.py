@@ -29,8 +29,15 @@ X, Y = IDS[:, :-1], IDS[:, 1:].copy()
 Y[::3, 3:] = -100  # padding
 GIVEN = (X, Y, X, Y)
 RUN = {
-    "clients": 3, "rounds": 2, "epochs": 1, "batch": 8, "lr": 0.5, "skew": "iid", "workers": 1, "lanes": "1",
-}  # fmt: skip
+    "clients": 3,
+    "rounds": 2,
+    "epochs": 1,
+    "batch": 8,
+    "lr": 0.5,
+    "skew": "iid",
+    "workers": 1,
+    "lanes": "1",
+}
 FILE = """
 import torch
 from torch import nn
