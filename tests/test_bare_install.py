@@ -110,7 +110,7 @@ def test_what_concerns_networks_names_its_extra(tmp_path):
     (tmp_path / "site/runs/1").mkdir(parents=True)
     (tmp_path / "site/runs/1/setup.safetensors").write_bytes(b"")
     commands = ["serve x", "federation show x", "federation init x --host h --sites a", "join t"]
-    commands += ["attach r", "site watch", "predict site/runs/1 x.npy"]
+    commands += ["site watch", "predict site/runs/1 x.npy"]
     code = f"""
 import sys
 from unskew import cli

@@ -65,7 +65,7 @@ def test_the_page_counts_rounds_and_bytes_to_the_default_target():
     assert (first.rounds_to.n, first.reached) == (0, 0)
     html = final_table.build(context).html
     assert "MB to 76.0\u00a0%" in html
-    assert "Target: 76.0 % global accuracy, 95 % of the best score." in html
+    assert "Target: 76.0 % global accuracy, 95 % of the best final score." in html
     assert "<td>not reached</td>" in html
     assert "<td>6.00</td>" in html
     assert '<th scope="col">rounds to 76.0 %</th>' in html

@@ -172,7 +172,7 @@ def likely_cause(run: Run, replies: UsedReplies) -> str:
 def _largest_input(run: Run) -> float:
     """The largest absolute value among a few hundred inputs, spread over the clients' samples."""
     rows = run.federation.train.rows
-    values = np.asarray(run.federation.x[rows[:: -(-len(rows) // 256)]])
+    values = np.asarray(run.federation.x[rows[:: max(1, len(rows) // 256)]])
     return float(np.abs(values).max()) if values.size and np.issubdtype(values.dtype, np.floating) else 0.0
 
 
