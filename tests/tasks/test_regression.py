@@ -122,7 +122,6 @@ def test_several_targets_are_scored_in_their_standard_deviations():
     assert task.predictions(z).numpy() == pytest.approx(YS, abs=1e-3)
     assert task.loss(torch.tensor([[1.0, 5.0]]), torch.tensor([[3.0, 4.0]])).tolist() == [2.5]
     assert functions.r2(YS, guess) == pytest.approx(r2_score(YS, guess))
-    assert functions.median_error(YS, guess) is None
     constant = np.stack([YS[:, 0], np.full(60, 7.0)], 1)
     assert task.scores(guess, constant, 2)["r2"] == pytest.approx(r2_score(YS[:, 0], guess[:, 0]))
 
@@ -135,6 +134,7 @@ def test_several_targets_from_a_table_to_predictions_and_an_export(tmp_path):
     for part in ("train", "test"):
         (tmp_path / f"set/{part}.csv").write_text("\n".join(["u,v,w,dose,rate", *lines]) + "\n")
     given = {**LINEAR, "epochs": 1, "batch": 60, "clients": 1, "skew": "iid", "normalise": "none"}
+    given["metrics"] = "median_error"
     text = f"{tmp_path}/set(target='dose,rate')"
     made = unskew.run("fedavg", text, **given, folder=tmp_path / "runs", name="r")
     start = unskew.run("fedavg", text, **given | {"lr": 1e-12})
@@ -151,6 +151,8 @@ def test_several_targets_from_a_table_to_predictions_and_an_export(tmp_path):
     for scope in ("global", "global@client"):
         last = [made.scores(scope, f"rmse:{name}")["last"] for name in ("dose", "rate")]
         assert last == pytest.approx(errors.tolist(), rel=1e-4)
+        last = [made.scores(scope, f"median_error:{name}")["last"] for name in ("dose", "rate")]
+        assert last == pytest.approx(np.median(np.abs(guess - YS), 0).tolist(), rel=1e-4)
     assert f"RMSE of rate: global {errors[1]:.4g}" in made.table()
     assert "RMSE of rate (lower is better), global" in html.unescape(made.report().read_text())
     assert unskew.load(tmp_path / "runs/r").predict(X) == pytest.approx(made.predict(X))

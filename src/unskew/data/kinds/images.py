@@ -26,8 +26,8 @@ from unskew.errors import DataError, excerpt
 
 
 def check_depth(image: Any, name: str) -> None:
-    """Raises DataError (E401) for an image of Pillow's, not loaded yet, with colours of 16 bits or with signed
-    bytes, which Pillow reads as others."""
+    """Raises DataError (E401) for an image of Pillow's with colours of 16 bits, or with signed bytes, which
+    Pillow reads as others. The image is not loaded yet."""
     modes = [str(args[0] if isinstance(args, tuple) and args else args) for *_, args in image.tile]
     tags = getattr(image, "tag_v2", {})
     bits = tags.get(BITS, ())
