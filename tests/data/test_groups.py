@@ -392,6 +392,7 @@ def test_groups_that_do_not_fit_are_refused(tmp_path):
         (path, "patients", "E403 .*no column 'patients'.*'patient'"),
         (path, PATIENT, "E403 .*data are a path"),
         (f"{tmp_path}/scans(size=8)", "person", "E404 .*found in no part of P01_0.png .80 such files"),
+        (f"{tmp_path}/scans(size=8)", "P", "E404 .*names of all files have it"),
         (f"{tmp_path}/scans(size=8)", "P(", "E125 .*regular expression"),
         (take((X, Y)), PATIENT, "E403 .*divided already"),
         ([(X, Y), (X, Y)], PATIENT, "E403 .*each client"),

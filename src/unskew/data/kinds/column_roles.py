@@ -307,7 +307,7 @@ def is_id_name(column: str) -> bool:
     """Whether a column has the name of an identifier, such as `patient_id`."""
     words = [word.lower() for word in NAME_SEPARATOR.split(column)]
     words = [_NUMBER_SUFFIX.sub("", word) for word in dict.fromkeys((*words, "".join(words)))]
-    return words == ["case"] or not ID_WORDS.isdisjoint(words)
+    return words[-1] == "case" or not ID_WORDS.isdisjoint(words)
 
 
 def group_setting(group: str, site: str) -> str:
@@ -473,7 +473,7 @@ def file_groups(paths: Sequence[str], pattern: str, where: str) -> np.ndarray:
 
     paths: paths of files below the folder. where: the folder, for messages.
     Raises UsageError (E125) for a pattern that is no regular expression, DataError (E404) for files without a
-    match.
+    match, and for a word that all have.
     """
     setting = f"group={excerpt(pattern, 40)} is no column"
     names = [path.rpartition("/")[2] for path in paths]
@@ -488,7 +488,11 @@ def file_groups(paths: Sequence[str], pattern: str, where: str) -> np.ndarray:
         count = f"{quantity(len(unmatched), 'such file')} of {len(names):,}"
         remedy = "write a regular expression for what the names of one group share, such as 'P[0-9]+'"
         raise DataError("E404", f"{where}: {fault} ({count}); {remedy}.")
-    return np.array([match[match.re.groups and 1] for match in matches if match])
+    groups = np.array([match[match.re.groups and 1] for match in matches if match])
+    if (groups == pattern).all():
+        remedy = f"write an expression for what differs, such as '{pattern}_?[0-9]+'"
+        raise DataError("E404", f"{where}: {setting}, and the names of all files have it; {remedy}.")
+    return groups
 
 
 def file_question(

@@ -430,8 +430,8 @@ def frame_sheet(frame: Any, name: str = "table") -> Sheet:
 
 
 def add_labels(x: Any, y: Any, name: str, label: str) -> Sheet:
-    """A table and a further column, called `label`, such as labels or groups. name: name of
-    the table, for messages.
+    """A table with a further column, called `label`, such as labels or groups. name: name of the table, for
+    messages.
 
     Raises DataError (E403) for values of another length or order, by pandas' index, and if a column already
     has the name.
@@ -457,9 +457,8 @@ def read_frames(
 ) -> dict[str, RawSamples]:
     """The samples of each table by name, with one meaning of columns and words in all of them.
 
-    label, target, group: the column of labels, or of the numbers to predict, and the
-    column of groups, as for `read_table`. Raises DataError (E403) for a column that one table lacks, and as
-    `read_table` does.
+    label, target, group: the column of labels, or of the numbers to predict, and the column of groups, as for
+    `read_table`. Raises DataError (E403) for a column that one table lacks, and as `read_table` does.
     """
     joined, notes, aim = _join_tables(sheets), list[Note](), target_of(target, label, None, None)
     labels, used = ("",), None
