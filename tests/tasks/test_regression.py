@@ -279,14 +279,15 @@ def test_the_same_bits_and_scores_over_a_network(target, tmp_path, monkeypatch):
     """Scores are of other batches, so their last digit may differ; the weights may not."""
     whole = five(target)
     monkeypatch.setattr(fake, "data_of", lambda of, k: site_data(of, k, target))
-    settings = fake.small("fedbn", lr=0.01, rounds=2)
+    settings = dataclasses.replace(fake.small("fedbn", lr=0.01, rounds=2), metrics="median_error")
     channel = fake.Direct(fake.sites(tmp_path / "sites", whole))
     loop, state, _ = fake.run(tmp_path / "run", channel, settings)
     left = {n: v for n, v in settings.as_dict().items() if n not in ("method", "data")}
     alone = unskew.run("fedbn", whole, **left)
     assert digest(state.weights) == alone.digest
     series = [("global", "rmse"), ("global@client", "mean"), ("global@client", "worst")]
-    series += [("global", "rmse:rate"), ("global@client", "rmse:dose")] if target.name != "dose" else []
+    several = [("global@client", f"{metric}:dose") for metric in ("rmse", "median_error")]
+    series += [("global", "rmse:rate"), *several] if target.name != "dose" else []
     for scope, metric in series:
         rounds, values = loop.record.series(scope, metric)
         assert rounds == [0, 1, 2]
