@@ -3,7 +3,7 @@
     shares     accuracy, dice and every score without an entry here: in [0, 1], shown in percent, higher is
                better
     numbers    rmse, mae (in the target's unit) and loss: lower is better; r2, at most 1: higher is better
-    targets    rmse:NAME, of one of several targets, in its own unit
+    targets    rmse:NAME and median_error:NAME, of one of several targets, in its own unit
     own        own:NAME and own-lower:NAME, a user's function: a number; higher or lower is better
 
 The rows `mean`, `worst` and `std` over clients are in the unit of the task's main score. For `std` lower is
@@ -171,7 +171,7 @@ def kind(metric: str) -> Kind:
 
 def of_one_target(metric: str) -> bool:
     """Whether this is the score of one of several targets, such as `rmse:dose`."""
-    return metric.startswith("rmse:")
+    return metric.startswith(("rmse:", "median_error:"))
 
 
 def metric_names(text: str, where: str = "") -> tuple[str, ...]:

@@ -275,12 +275,19 @@ def test_a_set_is_printed_in_a_few_lines():
     assert len(repr(many)) < 300
 
 
-def test_the_index_of_a_frame_is_asked_about_and_may_be_the_groups():
+@pytest.mark.parametrize("several", [False, True])
+def test_the_index_of_a_frame_is_asked_about_and_may_be_the_groups(several):
+    levels = FrameLevels(patient=PATIENT, visit=np.arange(80) % 4) if several else FrameIndex(NAMES)
     frame = Frame({name: values for name, values in FRAME.items() if name != "patient"})
-    frame.index = FrameIndex(NAMES)
-    (question,) = warnings_of(take(frame))
-    assert question.startswith("80 rows have 20 different values in 'patient'; if they belong together")
-    assert_apart(take(frame, group="patient"), lambda x: patients_of(x[:, np.argsort(x[0])]))
+    frame.index = levels
+    features = Frame({name: values for name, values in frame.items() if name != "label"})
+    features.index = levels
+    for given in (frame, (features, Y), {"one": frame}):
+        (question,) = warnings_of(take(given))
+        assert question.startswith("80 rows have 20 different values in 'patient'; if they belong together")
+        dataset = take(given, group="patient")
+        assert_apart(dataset, lambda x: patients_of(x[:, np.argsort(x[0])]))
+        assert dataset.x.shape[1] == 3
 
 
 @pytest.mark.parametrize("masks", [False, True])
@@ -325,9 +332,18 @@ class KeyedSamples(Samples):
 
 
 class FrameIndex(list):
-    """The part of pandas' Index that is read."""
+    """The part of pandas' Index that is read: one level, or several by name."""
 
-    name, is_unique = "patient", False
+    name = "patient"
+
+
+class FrameLevels(dict):
+    """The part of pandas' MultiIndex that is read."""
+
+    names = property(list)
+
+    def get_level_values(self, i):
+        return list(self.values())[i]
 
 
 class Frame(dict):
@@ -376,6 +392,7 @@ def test_groups_that_do_not_fit_are_refused(tmp_path):
         (path, "patients", "E403 .*no column 'patients'.*'patient'"),
         (path, PATIENT, "E403 .*data are a path"),
         (f"{tmp_path}/scans(size=8)", "person", "E404 .*found in no part of P01_0.png .80 such files"),
+        (f"{tmp_path}/scans(size=8)", "P", "E404 .*names of all files have it"),
         (f"{tmp_path}/scans(size=8)", "P(", "E125 .*regular expression"),
         (take((X, Y)), PATIENT, "E403 .*divided already"),
         ([(X, Y), (X, Y)], PATIENT, "E403 .*each client"),
@@ -385,13 +402,13 @@ def test_groups_that_do_not_fit_are_refused(tmp_path):
     assert not take((X, Y), group="none").group_column
 
 
-def test_patients_of_one_name_at_two_clients_are_two():
+def test_a_patient_at_two_clients_is_one():
     (question,) = warnings_of(take({"a": FRAME, "b": FRAME}))  # one for all clients
     assert question.startswith("160 rows have 20 different values in 'patient'")
     dataset = take({"a": FRAME, "b": FRAME}, group="patient")
-    assert len(np.unique(dataset.columns["patient"])) + len(np.unique(dataset.test_columns["patient"])) == 40
-    owner = np.array(dataset.labels["patient"])
-    assert not {*owner[dataset.columns["patient"]]} & {*owner[dataset.test_columns["patient"]]}
+    assert len(np.unique(dataset.columns["patient"])) + len(np.unique(dataset.test_columns["patient"])) == 20
+    assert not {*dataset.columns["patient"].tolist()} & {*dataset.test_columns["patient"].tolist()}
+    assert not patients_of(dataset.x) & patients_of(dataset.x_test)
 
 
 @pytest.mark.parametrize("skew", ["iid", "dirichlet:0.5", "classes:1", "pathological:1"])
@@ -457,3 +474,242 @@ def test_attacks_do_not_mix_the_samples_of_a_group(tmp_path, monkeypatch):
     Audit(samples=30).attempt(target, 0)
     target.close()
     assert len(sure[0]) == len({*federation.group_ids[sure[0]]}) == 30
+
+
+SPLIT = np.arange(len(Y)) % VISITS == 0
+"""The first visit of every patient."""
+
+
+def part(rows, patient=NAMES, key="patient"):
+    return Frame({key: patient[rows], "label": Y[rows], **{n: X[rows, i] for i, n in enumerate("abc")}})
+
+
+class KeyedPart:
+    """Samples that are dictionaries."""
+
+    def __init__(self, rows, patient=NAMES):
+        self.rows, self.patient = np.flatnonzero(rows), patient
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, i):
+        row = self.rows[i]
+        return {"x": X[row], "label": int(Y[row]), "patient": self.patient[row]}
+
+
+@pytest.mark.parametrize("made", [part, KeyedPart])
+def test_groups_of_a_test_set_for_all_clients_are_compared(made):
+    """Half the patients are at each client, and all are in the test set."""
+    sets = [made(~SPLIT & (PATIENT < 10)), made(~SPLIT & (PATIENT >= 10))]
+    (warning,) = warnings_of(take((sets, made(SPLIT)), group="patient"))
+    assert warning.startswith("20 of 20 test samples are of groups that are also trained on ('patient')")
+    whole = [made(PATIENT < 8), made((PATIENT >= 8) & (PATIENT < 16))]
+    dataset = take((whole, made(PATIENT >= 16)), group="patient")
+    assert not warnings_of(dataset)
+    assert ("note", "64 samples of 16 groups ('patient'), which no split divides") in dataset.intake.notes
+
+
+@pytest.mark.parametrize("second", [NAMES, PATIENT, PATIENT.astype(float)], ids=["words", "ints", "floats"])
+@pytest.mark.parametrize("source", ["frames", "items", "files"])
+def test_a_patient_at_two_clients_is_on_one_side(tmp_path, source, second):
+    first = NAMES if second is NAMES else PATIENT.astype(str)
+    made = KeyedPart if source == "items" else part
+    sets = {"north": made(SPLIT, first), "south": made(~SPLIT, second)}
+    if source == "files":
+        for name, frame in sets.items():
+            rows = zip(*(values.tolist() for values in frame.values()))
+            lines = [",".join(frame), *(",".join(map(str, row)) for row in rows)]
+            (tmp_path / f"{name}.csv").write_text("\n".join(lines) + "\n")
+        sets = {name: tmp_path / f"{name}.csv" for name in sets}
+    dataset = take(sets, label="label" if source == "frames" else "", group="patient")
+    assert not patients_of(np.sort(dataset.x)) & patients_of(np.sort(dataset.x_test))
+    assert len(dataset.y_test) == 16
+
+
+@pytest.mark.parametrize("spelling", ["{}", "{}.0", "{:04}", "+{}"])
+def test_a_group_has_one_spelling(tmp_path, spelling):
+    """Within a file, and in train.csv and test.csv."""
+    codes = [(spelling if SPLIT[i] else "{}").format(100 + p) for i, p in enumerate(PATIENT.tolist())]
+    head = "patient,a,b,c,label"
+    lines = [",".join(map(str, (code, *x, y))) for code, x, y in zip(codes, X.tolist(), Y.tolist())]
+    (tmp_path / "one.csv").write_text("\n".join([head, *lines]) + "\n")
+    assert "80 rows have 20 different values in 'patient'" in warnings_of(data.read(tmp_path / "one.csv"))[0]
+    assert_apart(data.read(f"{tmp_path}/one.csv(group=patient)"))
+    (tmp_path / "set").mkdir()
+    for name, rows in (("train", ~SPLIT), ("test", SPLIT)):
+        text = "\n".join([head, *(line for line, of_part in zip(lines, rows) if of_part)])
+        (tmp_path / f"set/{name}.csv").write_text(text + "\n")
+    assert "20 of 20 test rows have one that is trained on" in warnings_of(data.read(tmp_path / "set"))[0]
+    assert (
+        "20 of 20 test samples are of groups" in warnings_of(data.read(f"{tmp_path}/set(group=patient)"))[0]
+    )
+
+
+def test_a_test_set_without_groups_is_not_said_to_be_apart(tmp_path):
+    parts = X[~SPLIT], Y[~SPLIT], X[SPLIT], Y[SPLIT]
+    np.savez(
+        tmp_path / "a.npz",
+        **dict(zip(("x_train", "y_train", "x_test", "y_test"), parts)),
+        who_train=NAMES[~SPLIT],
+    )
+    for dataset in (data.arrays(*parts, group=NAMES[~SPLIT]), data.read(f"{tmp_path}/a.npz(group=who)")):
+        (warning,) = warnings_of(dataset)
+        assert "the groups of the test samples are not given" in warning
+        assert not any("no split divides" in text for _, text in dataset.intake.notes)
+
+
+def table_of(tmp_path, key, values):
+    names = [key, *"abc", "label"]
+    lines = [",".join(map(str, (v, *x, y))) for v, x, y in zip(values.tolist(), X.tolist(), Y.tolist())]
+    (tmp_path / "t.csv").write_text("\n".join([",".join(names), *lines]) + "\n")
+    return tmp_path / "t.csv"
+
+
+def archive_of(tmp_path, key, values):
+    np.savez(tmp_path / "t.npz", x=X, y=Y, **{key: values})
+    return tmp_path / "t.npz"
+
+
+def archive_of_columns(tmp_path, key, values):
+    return archive_of(tmp_path, key, values[:, None])
+
+
+def archive_of_parts(tmp_path, key, values):
+    facts = {f"train_{key}": values[SPLIT], f"test_{key}": values[~SPLIT]}
+    facts |= {"x_train": X[SPLIT], "y_train": Y[SPLIT], "x_test": X[~SPLIT], "y_test": Y[~SPLIT]}
+    np.savez(tmp_path / "t.npz", **facts)
+    return tmp_path / "t.npz"
+
+
+def parquet_of(tmp_path, key, values):
+    form = {"i": "int64", "f": "double"}.get(values.dtype.kind, "string")
+    columns = {key: (form, values.tolist()), "label": ("int64", Y.tolist())}
+    arrow.write(
+        tmp_path / "t.parquet", columns | {n: ("double", X[:, i].tolist()) for i, n in enumerate("abc")}
+    )
+    return tmp_path / "t.parquet"
+
+
+READERS = {
+    "table": table_of,
+    "archive": archive_of,
+    "archive [N, 1]": archive_of_columns,
+    "archive of parts": archive_of_parts,
+    "Parquet": parquet_of,
+    "frame": lambda _, key, values: part(slice(None), values, key),
+    "frame and labels": lambda _, key, values: (
+        Frame({n: v for n, v in part(slice(None), values, key).items() if n != "label"}),
+        Y,
+    ),
+    "frames of parts": lambda _, key, values: (part(SPLIT, values, key), part(~SPLIT, values, key)),
+    "frames of clients": lambda _, key, values: {
+        "n": part(PATIENT < 9, values, key),
+        "s": part(PATIENT > 8, values, key),
+    },
+    "items": lambda _, key, values: KeyedItems(key, values),
+    "columns": lambda _, key, values: data.arrays(X, Y, columns={key: values}),
+}
+
+
+class KeyedItems(Samples):
+    """Samples with a key of this name."""
+
+    def __init__(self, key, values):
+        self.key, self.values = key, values
+
+    def __getitem__(self, i):
+        return {"x": X[i], "label": int(Y[i]), self.key: self.values[i]}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_every_reader_asks_about_ids_by_their_names(reader, tmp_path):
+    """Words and whole numbers, also as floats; measurements are no ids."""
+    wide = np.random.default_rng(1).permutation(1000)[PATIENT]  # a patient's label says nothing of its size
+    for key, values in (
+        ("patient_id", wide.astype(float)),
+        ("patients", wide),
+        ("pids", NAMES),
+        ("PatientenNr", wide),
+        ("patientnr", wide.astype(float)),
+    ):
+        (question, *_) = [
+            t for t in warnings_of(take(READERS[reader](tmp_path, key, values))) if "group=" in t
+        ]
+        assert f"80 rows have 20 different values in '{key}'" in question
+    for key, values in (("patient_weight", X[:, 0]), ("height", X[:, 1])):
+        assert not [t for t in warnings_of(take(READERS[reader](tmp_path, key, values))) if "group=" in t]
+
+
+def tables(folder, name):
+    """A file for each patient and half of its visits, of both classes."""
+    folder.mkdir()
+    for p in range(PATIENTS):
+        for s in range(2):
+            lines = [
+                f"{','.join(map(str, x))},{i % 2}" for i, x in enumerate(X[p == PATIENT][2 * s : 2 * s + 2])
+            ]
+            (folder / name.format(p=p, s=s)).write_text("\n".join(["a,b,c,label", *lines]) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [
+        ("S{p:02}_session{s}.csv", "80 rows have 40 different files, such as 'S00_session0'"),
+        ("patient{p}x{s}.csv", "80 rows have 40 different files, such as 'patient0x0'"),
+        ("hospital{p}_{s}.csv", ""),
+        ("client_{p}{s}.csv", ""),
+        ("{p}{s}.csv", ""),
+    ],
+)
+def test_names_of_tables_that_look_like_patients_are_asked_about(tmp_path, name, question):
+    warnings = warnings_of(data.read(tables(tmp_path / "t", name)))
+    assert [question in text for text in warnings] == ([True] if question else [])
+    if "_session" in name:
+        assert "say group=site or group='S[0-9]+', or group=none" in warnings[0]
+        dataset = data.read(f"{tmp_path}/t(group='S[0-9]+')")
+        assert_apart(dataset)
+        assert len(dataset.labels["group"]) == PATIENTS
+    assert not warnings_of(data.read(f"{tmp_path}/t(group=none)"))
+
+
+def test_paths_in_parquet_are_asked_about_and_found_by_a_pattern(tmp_path):
+    pictures(tmp_path / "scans", "{patient}_{slice}.png")
+    files = sorted((tmp_path / "scans").rglob("*.png"))
+    cells = [{"bytes": file.read_bytes(), "path": file.name} for file in files]
+    columns = {"image": ("struct", cells), "label": ("string", [file.parent.name for file in files])}
+    arrow.write(tmp_path / "t.parquet", columns)
+    (question,) = warnings_of(data.read(f"{tmp_path}/t.parquet(size=8)"))
+    assert "80 files have 20 different parts of their names, such as 'P01'" in question
+    assert_apart(data.read(f"{tmp_path}/t.parquet(size=8,group='P[0-9]+')"), brightness)
+
+
+@pytest.mark.parametrize("name", ["patient_{:03}", "part-{:03}", "{:04}"])
+def test_parquet_files_of_patients_are_asked_about(tmp_path, name):
+    for p in range(PATIENTS):
+        columns = {n: ("double", X[p == PATIENT, i].tolist()) for i, n in enumerate("abc")}
+        columns["label"] = ("int64", [0, 1, 0, 1])
+        arrow.write(tmp_path / "t" / f"{name.format(p)}.parquet", columns)
+    warnings = warnings_of(data.read(tmp_path / "t"))
+    assert ["20 different files, such as 'patient_000'" in text for text in warnings] == [
+        True
+    ] * name.startswith("patient")
+    if warnings:
+        assert_apart(data.read(f"{tmp_path}/t(group='patient_[0-9]+')"))
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        ("BraTS-GLI-{p:05}-{v:03}/BraTS-GLI-{p:05}-{v:03}-t1n.nii.gz", "BraTS-GLI-00000"),
+        ("{site}/P{p:02}_v{v}/P{p:02}_v{v}.nii.gz", "P00"),
+        ("P{p:02}_v{v}/scan.nii.gz", "P00"),
+    ],
+)
+def test_folders_that_are_named_as_their_files_are_asked_about(name, number):
+    visits = [(p, v) for p in range(12) for v in range(3)]
+    paths = [name.format(p=p, v=v, site="ab"[p % 2]) for p, v in visits]
+    stems = [path.split("/")[-2] for path in paths]
+    ((_, question),) = file_question(paths, np.zeros((36, 0)), None, stems=stems)
+    assert f"36 files have 12 different parts of their names, such as '{number}'" in question

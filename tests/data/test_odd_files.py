@@ -66,13 +66,18 @@ GREY = COLOURS[..., 0]
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("rgb.png", png(COLOURS, 2)), ("rgb.tif", tiff(COLOURS, ">", 2))]
+    ("name", "content", "kind"),
+    [
+        ("rgb.png", png(COLOURS, 2), "colours of 16 bits"),
+        ("rgb.tif", tiff(COLOURS, ">", 2), "colours of 16 bits"),
+        ("ct.tif", tiff(GREY.astype(np.int8)), "signed bytes"),
+    ],
 )
-def test_colours_of_16_bits_are_refused(tmp_path, name, content):
-    """Pillow keeps the upper 8 bits: of images that use 12, 4 were left, and all of them were nearly
-    black."""
+def test_what_pillow_would_read_as_something_else_is_refused(tmp_path, name, content, kind):
+    """Of colours of 16 bits it keeps the upper 8: of images that use 12, 4 were left, and all of them were
+    nearly black. A signed byte of -1 becomes 255."""
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=rf"E401 .*{name} holds colours of 16 bits"):
+    with pytest.raises(DataError, match=rf"E401 .*{name} holds {kind}"):
         decode_image(tmp_path / name, name, ImageSettings(SIDE, "pad", 16))
 
 

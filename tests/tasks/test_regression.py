@@ -117,7 +117,6 @@ def test_several_targets_are_scored_in_their_standard_deviations():
     assert task.predictions(z).numpy() == pytest.approx(YS, abs=1e-3)
     assert task.loss(torch.tensor([[1.0, 5.0]]), torch.tensor([[3.0, 4.0]])).tolist() == [2.5]
     assert functions.r2(YS, guess) == pytest.approx(r2_score(YS, guess))
-    assert functions.median_error(YS, guess) is None
     constant = np.stack([YS[:, 0], np.full(60, 7.0)], 1)
     assert task.scores(guess, constant, 2)["r2"] == pytest.approx(r2_score(YS[:, 0], guess[:, 0]))
 
@@ -130,6 +129,7 @@ def test_several_targets_from_a_table_to_predictions_and_an_export(tmp_path):
     for part in ("train", "test"):
         (tmp_path / f"set/{part}.csv").write_text("\n".join(["u,v,w,dose,rate", *lines]) + "\n")
     given = {**LINEAR, "epochs": 1, "batch": 60, "clients": 1, "skew": "iid", "normalise": "none"}
+    given["metrics"] = "median_error"
     text = f"{tmp_path}/set(target='dose,rate')"
     made = unskew.run("fedavg", text, **given, folder=tmp_path / "runs", name="r")
     start = unskew.run("fedavg", text, **given | {"lr": 1e-12})
@@ -146,6 +146,8 @@ def test_several_targets_from_a_table_to_predictions_and_an_export(tmp_path):
     for scope in ("global", "global@client"):
         last = [made.scores(scope, f"rmse:{name}")["last"] for name in ("dose", "rate")]
         assert last == pytest.approx(errors.tolist(), rel=1e-4)
+        last = [made.scores(scope, f"median_error:{name}")["last"] for name in ("dose", "rate")]
+        assert last == pytest.approx(np.median(np.abs(guess - YS), 0).tolist(), rel=1e-4)
     assert f"RMSE of rate: global {errors[1]:.4g}" in made.table()
     assert "RMSE of rate (lower is better), global" in html.unescape(made.report().read_text())
     assert unskew.load(tmp_path / "runs/r").predict(X) == pytest.approx(made.predict(X))
@@ -271,14 +273,15 @@ def test_the_same_bits_and_scores_over_a_network(target, tmp_path, monkeypatch):
     """Scores are of other batches, so their last digit may differ; the weights may not."""
     whole = five(target)
     monkeypatch.setattr(fake, "data_of", lambda of, k: site_data(of, k, target))
-    settings = fake.small("fedbn", lr=0.01, rounds=2)
+    settings = dataclasses.replace(fake.small("fedbn", lr=0.01, rounds=2), metrics="median_error")
     channel = fake.Direct(fake.sites(tmp_path / "sites", whole))
     loop, state, _ = fake.run(tmp_path / "run", channel, settings)
     left = {n: v for n, v in settings.as_dict().items() if n not in ("method", "data")}
     alone = unskew.run("fedbn", whole, **left)
     assert digest(state.weights) == alone.digest
     series = [("global", "rmse"), ("global@client", "mean"), ("global@client", "worst")]
-    series += [("global", "rmse:rate"), ("global@client", "rmse:dose")] if target.name != "dose" else []
+    several = [("global@client", f"{metric}:dose") for metric in ("rmse", "median_error")]
+    series += [("global", "rmse:rate"), *several] if target.name != "dose" else []
     for scope, metric in series:
         rounds, values = loop.record.series(scope, metric)
         assert rounds == [0, 1, 2]

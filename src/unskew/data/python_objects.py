@@ -13,9 +13,16 @@ from typing import Any, NamedTuple
 
 from unskew.data.clients.federation import Federation
 from unskew.data.files.folder_tree import PART_NAMES
-from unskew.data.kinds.column_roles import GROUP_COLUMN, INDEPENDENT, column_named, column_question
+from unskew.data.kinds.column_roles import GROUP_COLUMN, INDEPENDENT, column_named
 from unskew.data.readers.from_items import from_items
-from unskew.data.readers.from_tables import add_labels, frame_columns, index_column, read_frames, read_table
+from unskew.data.readers.from_tables import (
+    ColumnChoice,
+    add_labels,
+    frame_sheet,
+    read_frames,
+    sheet_set,
+    target_of,
+)
 from unskew.data.readers.raw_samples import (
     RawSamples,
     check_columns,
@@ -93,14 +100,10 @@ def _take_object(data: Any, spec: SampleSpec, site: str) -> Dataset | Federation
             raise DataError("E403", f"{fault}, and these data come with their labels.")
         return _with_sites(data, site)
     if is_frame(data):
-        columns = frame_columns(data)
-        index = {} if not named else index_column(data)
-        if not named:
-            columns, group = add_labels(data, group, "table", GROUP_COLUMN), GROUP_COLUMN
-        elif group in index:
-            columns |= index
-        dataset = read_table(columns, "table", label, site, target=target, group=group, weight=spec.weight)
-        return dataset.with_notes(*([] if group else column_question(index)))
+        sheet = frame_sheet(data) if named else add_labels(data, group, "table", GROUP_COLUMN)
+        roles = (label, site, group if named else GROUP_COLUMN)
+        aim = target_of(target, label, None, None)
+        return sheet_set(sheet, roles, None, aim, choice=ColumnChoice(weight=spec.weight))
     if label and target:
         text = f"label='{label}' and target='{target}' exclude each other; give one of them"
         raise DataError("E403", f"{text}.")
@@ -137,7 +140,7 @@ def _named_roles(
 
 def _read_sets(entries: Sequence[tuple[str, Any]], spec: SampleSpec) -> list[RawSamples]:
     """The samples of named sets."""
-    frames = {name: frame_columns(data, name) for name, data in entries if is_frame(data)}
+    frames = {name: frame_sheet(data, name) for name, data in entries if is_frame(data)}
     tables = read_frames(frames, spec.label, spec.target, spec.group) if frames else {}
     raws = list[RawSamples]()
     for name, data in entries:

@@ -203,7 +203,7 @@ def run_on(
         net.add({f"{p.name}.{n}": t for n, t in p.weights(fed).items()})
     fed = replace(
         fed,
-        metrics=metrics_of(settings.metrics, task.name, metrics),
+        metrics=metrics_of(settings.metrics, task.name, metrics, getattr(task, "names", ())),
         proximal=method.proximal,
         reserved=_reserved(federation, device),
         sums=sums_released(method.parts, settings.rounds) if method.samples_apart else 0,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -70,13 +70,16 @@ def as_text(metrics: MetricsSetting) -> tuple[str, dict[str, Function]]:
     ), functions
 
 
-def metrics_of(text: str, task: str, functions: Functions | None = None) -> tuple[Metric, ...]:
+def metrics_of(
+    text: str, task: str, functions: Functions | None = None, targets: Sequence[str] = ()
+) -> tuple[Metric, ...]:
     """The additional scores of a task, including those of the setting `metrics`. task: the name of the task.
-    functions: a program's own functions, by name.
+    functions: a program's own functions, by name. targets: the names of several targets.
 
     Raises UsageError: E126 for a score that does not fit the task, E111 for a file that cannot be read.
     """
-    metrics = tuple(_metric(name, task, functions or {}) for name in requested_scores(text, task))
+    requested = (_metric(name, task, functions or {}) for name in requested_scores(text, task))
+    metrics = tuple(one for metric in requested for one in _of_targets(metric, targets))
     names = [metric.key.rpartition(":")[2] for metric in metrics]
     if twice := next((name for name in names if names.count(name) > 1), ""):
         raise UsageError("E126", f"two of the metrics are called '{twice}'; rename your function.")
@@ -94,6 +97,17 @@ def _metric(name: str, task: str, functions: Functions) -> Metric:
         return Metric(name, compute, name in of_probabilities)
     fit = ", ".join((*of_probabilities, *of_guesses)) or "only functions of your own do"
     raise UsageError("E126", f"the metric '{name}' does not fit {task}; of the metrics there are, {fit}.")
+
+
+def _of_targets(metric: Metric, targets: Sequence[str]) -> list[Metric]:
+    """The metric; of the median error, which several targets have no common unit for, that of each."""
+    if metric.compute is not functions.median_error or not targets:
+        return [metric]
+
+    def of_target(k: int) -> Compute:
+        return lambda y_NK, guess_NK: functions.median_error(y_NK[:, k], guess_NK[:, k])
+
+    return [replace(metric, key=f"{metric.key}:{n}", compute=of_target(k)) for k, n in enumerate(targets)]
 
 
 def own_function(text: str, functions: Functions) -> Function:

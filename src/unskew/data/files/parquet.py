@@ -121,6 +121,11 @@ def files_of(array: Any) -> np.ndarray:
     return _objects(array.field("bytes").to_pylist())
 
 
+def _paths_of(array: Any) -> list[str | None]:
+    """The path of each row's file, None for a row without one."""
+    return array.field("path").to_pylist()
+
+
 def _objects(items: list[Any]) -> np.ndarray:
     values = np.empty(len(items), object)
     values[:] = items
@@ -160,7 +165,7 @@ class Shard:
             damage_as_error(self.path, "Parquet", REMEDY),
             _pyarrow(self.path).ParquetFile(
                 self.path,
-                read_dictionary=[name for name in names if self.columns[name].kind == "text"],
+                read_dictionary=[n for n in names if n in self.columns and self.columns[n].kind == "text"],
                 buffer_size=READ_BUFFER,
                 pre_buffer=False,
                 page_checksum_verification=True,
@@ -266,6 +271,25 @@ class ShardTable:
         """`row 3 of part-1.parquet`, from 0."""
         number = int(np.searchsorted(self.starts, row, "right")) - 1
         return f"row {row - int(self.starts[number])} of {self.shards[number].path}"
+
+    def paths(self, packed: str) -> list[str]:
+        """The path of the file of each row: in the column of files, if it has all of them, else that of the
+        Parquet file, without its ending; [] if there is one file. packed: the column of files, "" without
+        one."""
+        if packed and "path: string" in self.columns[packed].form:
+            name, paths, begin = self.columns[packed].name, list[str | None](), 0
+            for shard in self.shards:
+                for batch in shard.batches([f"{name}.path"], COLUMN_ROWS):
+                    with damage_as_error(f"the rows from {self.where(begin)} on", "paths", REMEDY):
+                        paths += _paths_of(batch.column(name))
+                    begin += batch.num_rows
+            if all(paths):
+                return [str(path) for path in paths]
+        if len(self.shards) < 2:
+            return []
+        root = os.path.commonpath([shard.path.parent for shard in self.shards])
+        names = [shard.path.relative_to(root).with_suffix("").as_posix() for shard in self.shards]
+        return [name for name, shard in zip(names, self.shards) for _ in range(shard.rows)]
 
     def parts(
         self, names: Sequence[str], convert: Callable[[Any], T], at_once: int = 0

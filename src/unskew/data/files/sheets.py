@@ -6,7 +6,7 @@ import csv
 import gzip
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, permutations
 from pathlib import Path
 from typing import IO
@@ -40,7 +40,8 @@ class Sheet:
     places: the place of each row, such as `line 17`; empty for tables in memory. decimal_commas: whether
     `1,5` is a number. test: the test rows, bool [N], None if the table has no such division. unused: the rows
     that belong to no part. semicolons: whether these separate columns. numbers: the format of numbers, if it
-    is named.
+    is named. index: columns that are neither features nor labels, such as pandas' index. paths: the path of
+    each row's file below the folder, () if rows have no files of their own.
     """
 
     name: str
@@ -51,6 +52,8 @@ class Sheet:
     unused: np.ndarray | None = None
     semicolons: bool = False
     numbers: cells.NumberFormat | None = None
+    index: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    paths: Sequence[str] = ()
 
     def where(self, row: int) -> str:
         """`at line 17`, or `in row 15` (from 0) of a table in memory."""

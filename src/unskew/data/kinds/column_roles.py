@@ -65,10 +65,10 @@ def site_column_of(sheet: Sheet, columns: Sequence[str], site: str, group: str) 
 
 
 def number_columns(
-    name: str, columns: Mapping[str, Any] | None, test_columns: Mapping[str, Any] | None
+    name: str, columns: Mapping[str, Any] | None, test_columns: Mapping[str, Any] | None, group: str = ""
 ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, tuple[str, ...]]]:
     """(columns of the training samples, columns of the test samples, names of the values of columns of
-    words).
+    words). group: the column of groups, of which both parts get one spelling.
 
     Raises DataError (E403) for a column with missing values or of another shape than [N].
     """
@@ -78,7 +78,9 @@ def number_columns(
     for column in train:
         parts = [part[column] for part in (train, test) if column in part]
         if any(v.dtype.kind in "US" for v in parts):
-            distinct, codes = np.unique(np.concatenate([v.astype(str) for v in parts]), return_inverse=True)
+            joined = np.concatenate([v.astype(str) for v in parts])
+            joined = one_spelling(joined) if column == group else joined
+            distinct, codes = np.unique(joined, return_inverse=True)
             words[column] = tuple(map(str, distinct))
             train[column], test_codes = codes[: len(parts[0])], codes[len(parts[0]) :]
             if len(parts) > 1:
@@ -279,9 +281,15 @@ ID_WORDS = frozenset(
     (
         *("id", "pid", "eid", "mrn", "patient", "subject", "subj", "participant", "person", "proband"),
         *("animal", "speaker", "user", "recording", "session", "family", "household"),
+        *("ids", "pids", "patients", "subjects", "participants", "speakers"),
     )
 )
-"""Words in the names of columns that identify what a sample was taken from."""
+"""Words in the names of columns that identify what a sample was taken from. The plurals are those that do not
+also count something, as `sessions` does."""
+NO_ID_WORDS = frozenset(name for name in SITE_NAMES if name not in ID_WORDS) | frozenset(
+    ("train", "test", "data", "part", "shard", "file", "chunk", "batch", "fold")
+)
+"""Words in the names of files of many rows that are sites, or pieces of one table."""
 _NUMBER_SUFFIX = re.compile(r"(?<=...)(en)?(id|code|nr|number|nummer)$")
 """What may follow in one word: `patientid`, `Patientennummer`."""
 REPEATED_SHARE = 0.1
@@ -297,8 +305,9 @@ SIDE = "[A-Za-z]{0,5}"
 
 def is_id_name(column: str) -> bool:
     """Whether a column has the name of an identifier, such as `patient_id`."""
-    words = [_NUMBER_SUFFIX.sub("", word.lower()) for word in NAME_SEPARATOR.split(column)]
-    return words == ["case"] or not ID_WORDS.isdisjoint(words)
+    words = [word.lower() for word in NAME_SEPARATOR.split(column)]
+    words = [_NUMBER_SUFFIX.sub("", word) for word in dict.fromkeys((*words, "".join(words)))]
+    return words[-1] == "case" or not ID_WORDS.isdisjoint(words)
 
 
 def group_setting(group: str, site: str) -> str:
@@ -332,7 +341,7 @@ def column_question(
     without one. numbered: columns of numbers that identify something (`number_ids`).
     """
     ids = {
-        column: values.astype(str) if values.dtype.kind in "OUS" else values
+        column: one_spelling(values)
         for column, values in columns.items()
         if column in numbered or is_question(column, values)
     }
@@ -346,7 +355,20 @@ def column_question(
 
 def is_question(column: str, values: np.ndarray) -> bool:
     """Whether a column may be one of groups by its name, or because its words are too many for a feature."""
+    if values.dtype.kind == "f":  # pandas turns whole numbers into floats where one is missing
+        known = values[~np.isnan(values)]
+        return is_id_name(column) and bool((known == np.rint(known)).all())
     return values.dtype.kind in "biuOUS" and (is_id_name(column) or _is_wide(column, values))
+
+
+def one_spelling(values: np.ndarray) -> np.ndarray:
+    """The values of a column of groups, [N], with one spelling for each: `0012`, `12` and `12.0` are one
+    group, as they are one label. Each is spelled as the first of its spellings in alphabetical order."""
+    if values.dtype.kind not in "OUS":
+        return values
+    distinct, codes = np.unique(cells.words(values), return_inverse=True)
+    first = dict[str, str]()
+    return np.array([first.setdefault(cells.canonical(word), word) for word in distinct.tolist()])[codes]
 
 
 def _is_wide(column: str, values: np.ndarray) -> bool:
@@ -428,13 +450,30 @@ def _question(ids: np.ndarray, test: np.ndarray | None, noun: str, kind: str, ch
     return ("warning", f"{text}; if they belong together say group={choice}, or group={INDEPENDENT}")
 
 
+def named_groups(
+    columns: Mapping[str, np.ndarray], group: str, paths: Sequence[str], name: str
+) -> tuple[str, np.ndarray | None]:
+    """(the column of groups, the group of each sample, [N]): the column that the user names or, where samples
+    have paths, what a regular expression finds in them. (`none` or "", None) without groups.
+
+    paths: the path of each sample's file, () without. name: of the table or folder, for messages. Raises
+    DataError (E403) for a column that does not exist, and as `file_groups` does.
+    """
+    if group in ("", INDEPENDENT):
+        return group, None
+    if paths and group not in columns:
+        return GROUP_COLUMN, file_groups(paths, group, name)
+    column = column_named(columns, group, name)
+    return column, columns[column]
+
+
 def file_groups(paths: Sequence[str], pattern: str, where: str) -> np.ndarray:
     """The group of each file, [N]: the first match of a regular expression, or of the bracket in it, in its
     name; in its path if not every name has one.
 
     paths: paths of files below the folder. where: the folder, for messages.
     Raises UsageError (E125) for a pattern that is no regular expression, DataError (E404) for files without a
-    match.
+    match, and for a word that all have.
     """
     setting = f"group={excerpt(pattern, 40)} is no column"
     names = [path.rpartition("/")[2] for path in paths]
@@ -449,7 +488,11 @@ def file_groups(paths: Sequence[str], pattern: str, where: str) -> np.ndarray:
         count = f"{quantity(len(unmatched), 'such file')} of {len(names):,}"
         remedy = "write a regular expression for what the names of one group share, such as 'P[0-9]+'"
         raise DataError("E404", f"{where}: {fault} ({count}); {remedy}.")
-    return np.array([match[match.re.groups and 1] for match in matches if match])
+    groups = np.array([match[match.re.groups and 1] for match in matches if match])
+    if (groups == pattern).all():
+        remedy = f"write an expression for what differs, such as '{pattern}_?[0-9]+'"
+        raise DataError("E404", f"{where}: {setting}, and the names of all files have it; {remedy}.")
+    return groups
 
 
 def file_question(
@@ -462,13 +505,19 @@ def file_question(
     """The question whether files of one folder belong together, as `P03/1.png` and `P03/2.png` may, or files
     with one number in their names: `P03_1.png` and `P03_2.png`.
 
-    paths: of files below the folder, without the names of parts. labels: classes, [N], or other labels. test:
-    as for `column_question`. site: the site of each file, [N]. stems: names in which to search for numbers;
-    by default those of the files.
+    paths: of files below the folder, without the names of parts, one for each sample: a table's is repeated
+    for each row. labels: classes, [N], or other labels. test: as for `column_question`. site: the site of
+    each sample, [N]. stems: names in which to search for numbers; by default those of the files.
     """
-    y = labels if labels.ndim == 1 and labels.dtype.kind in "biu" else np.zeros(len(paths), np.int64)
-    names = stems or [re.sub(r"(\.nii)?\.[^.]*$", "", path.rpartition("/")[2]) for path in paths]
-    candidates = [c for c in (*_folders_of(paths, y, site), *_numbers_of(paths, names)) if _are_groups(c, y)]
+    is_class = labels.ndim == 1 and labels.dtype.kind != "f"
+    y = np.unique(labels, return_inverse=True)[1] if is_class else np.zeros(len(paths), np.int64)
+    number = {path: i for i, path in enumerate(dict.fromkeys(paths))}
+    files, file_of = list(number), np.array([number[path] for path in paths])
+    names = stems or [re.sub(r"(\.nii)?\.[^.]*$", "", path.rpartition("/")[2]) for path in files]
+    if len(files) < len(paths) and not all(map(_identifies, names)):
+        return []
+    candidates = [*_folders_of(files, file_of, y, site), *_numbers_of(files, file_of, names)]
+    candidates = [c for c in candidates if _are_groups(c, y)]
     # a patient may have one class, while a slice's number says nothing about it
     fewest = min((_classes_of_each(c.ids, y) for c in candidates), default=0)
     best = [c for c in candidates if _classes_of_each(c.ids, y) == fewest]
@@ -476,19 +525,26 @@ def file_question(
         return []
     best.sort(key=lambda c: -len(np.unique(c.ids)))
     kind = f"{best[0].kind}, such as {excerpt(str(best[0].ids[0]), 30)}"
-    choices = " or group=".join(dict.fromkeys(_choice(c, paths) for c in best))
-    note = _question(best[0].ids, test, "file", kind, choices)
+    choices = " or group=".join(dict.fromkeys(_choice(c, files, file_of) for c in best))
+    note = _question(best[0].ids, test, "file" if len(files) == len(paths) else "row", kind, choices)
     return [note] if note else []
+
+
+def _identifies(name: str) -> bool:
+    """Whether the name of a file of many rows may identify what they were taken from: it has a number, and
+    words other than those of sites and of pieces of a table."""
+    words = {*re.split("[^a-z]+", name.lower())} - {""}
+    return bool(words) and words.isdisjoint(NO_ID_WORDS) and re.search("[0-9]", name) is not None
 
 
 @dataclass(frozen=True)
 class _FileGroups:
-    """What may be the groups of files. ids: of each file, [N]. keys: with the folder above, [N]: several
-    files have one key. fewest: the smallest number of groups. choices: values of `group` that may find
-    them."""
+    """What may be the groups of samples. ids: of each sample's file, [N]. keys: with the folder above, [N]:
+    several samples have one key. fewest: the smallest number of groups. choices: values of `group` that may
+    find them."""
 
     ids: np.ndarray
-    keys: Sequence[str]
+    keys: np.ndarray
     kind: str
     fewest: int
     choices: tuple[str, ...]
@@ -507,31 +563,38 @@ def _classes_of_each(ids: np.ndarray, y: np.ndarray) -> float:
     return len({*zip(ids.tolist(), y.tolist())}) / len(np.unique(ids))
 
 
-def _folders_of(paths: Sequence[str], y: np.ndarray, site: np.ndarray | None) -> list[_FileGroups]:
-    """The folders of each level as groups; of several levels, the one with most. Sites are fewer than
-    patients, and usually have several classes."""
+def _folders_of(
+    paths: Sequence[str], file_of: np.ndarray, y: np.ndarray, site: np.ndarray | None
+) -> list[_FileGroups]:
+    """The folders of each level as groups, and files of several samples; of several levels, the one with
+    most. Sites are fewer than patients, and usually have several classes. file_of: the file of each sample,
+    [N]."""
     levels = list[_FileGroups]()
-    parts = [path.split("/")[:-1] for path in paths]
-    for level in range(min(map(len, parts))):
-        ids = np.array([names[level] for names in parts])
+    parts = [path.split("/") for path in paths]
+    depth = min(map(len, parts))
+    for level in range(depth if len(paths) < len(file_of) else depth - 1):
+        ids = np.array([names[level] for names in parts])[file_of]
         of_one_class = y.any() and _classes_of_each(ids, y) == 1
         choices = ("site",) if site is not None and _divide_alike(ids, site) else ()
-        pattern = f"'([^/]+){'/[^/]+' * (len(parts[0]) - level)}$'"
-        keys = ["/".join(names[: level + 1]) for names in parts]
+        pattern = f"'([^/]+){'/[^/]+' * (len(parts[0]) - 1 - level)}$'"
+        keys = np.array(["/".join(names[: level + 1]) for names in parts])[file_of]
         fewest = FEWEST_FILE_GROUPS if of_one_class else FEWEST_FOLDERS
-        levels.append(_FileGroups(ids, keys, "folders", fewest, (*choices, pattern)))
+        kind = "folders" if level < depth - 1 else "files"
+        levels.append(_FileGroups(ids, keys, kind, fewest, (*choices, pattern)))
     levels = [level for level in levels if _are_groups(level, y)]
     return sorted(levels, key=lambda level: len(np.unique(level.ids)))[-1:]
 
 
-def _numbers_of(paths: Sequence[str], names: Sequence[str]) -> list[_FileGroups]:
-    """The numbers in names as groups, each with the letters before it and without a few after it: `slice1`
-    and `patient03` of slice1_patient03, `001` of 001L; where there is a single number, the letters."""
+def _numbers_of(paths: Sequence[str], file_of: np.ndarray, names: Sequence[str]) -> list[_FileGroups]:
+    """The numbers in names, of files or of folders, as groups, each with the letters before it and without a
+    few after it: `slice1` and `patient03` of slice1_patient03, `001` of 001L; where there is a single number,
+    the letters."""
     number = re.compile(f"([^0-9]*[0-9]+){SIDE}")
     pieces = [re.split(f"(?<=[0-9]){SIDE}[{SEPARATORS}]+", name) for name in names]
     matches = [[number.fullmatch(piece) for piece in of_name] for of_name in pieces]
     numbers = [[match[1] for match in takewhile(bool, of_name) if match] for of_name in matches]
-    folders = [f"/{path}".rpartition(f"/{name}")[0] for path, name in zip(paths, names)]
+    parts = [path.split("/") for path in paths]
+    folders = [p[: p.index(name)] if name in p[:-1] else p[:-1] for p, name in zip(parts, names)]
     columns = [np.array(column) for column in zip(*numbers)]
     before = f"[^0-9]*[0-9]+{SIDE}[{SEPARATORS}]+"
     patterns = [f"'^{before * i}([^0-9]*[0-9]+)'" for i in range(len(columns))]
@@ -541,16 +604,19 @@ def _numbers_of(paths: Sequence[str], names: Sequence[str]) -> list[_FileGroups]
     for ids, pattern in zip(columns, patterns):
         shapes = {re.sub("[0-9]+", "[0-9]+", text) for text in ids.tolist()}
         choices = (f"'{shapes.pop()}'", pattern) if len(shapes) == 1 else (pattern,)
-        keys = [f"{folder}/{text}" for folder, text in zip(folders, ids.tolist())]
-        candidates.append(_FileGroups(ids, keys, "parts of their names", FEWEST_FILE_GROUPS, choices))
+        keys = np.array(["/".join((*f, text)) for f, text in zip(folders, ids.tolist())])[file_of]
+        kind = "parts of their names"
+        candidates.append(_FileGroups(ids[file_of], keys, kind, FEWEST_FILE_GROUPS, choices))
     return candidates
 
 
-def _choice(candidate: _FileGroups, paths: Sequence[str]) -> str:
+def _choice(candidate: _FileGroups, paths: Sequence[str], file_of: np.ndarray) -> str:
     """The value of `group` that finds these groups."""
     for choice in candidate.choices:
         with suppress(DataError, UsageError):
-            if choice == "site" or _divide_alike(file_groups(paths, choice.strip("'"), ""), candidate.ids):
+            if choice == "site":
+                return choice
+            if _divide_alike(file_groups(paths, choice.strip("'"), "")[file_of], candidate.ids):
                 return choice
     return "REGULAR-EXPRESSION"
 

@@ -26,16 +26,23 @@ from unskew.errors import DataError
 
 
 def check_depth(image: Any, name: str) -> None:
-    """Raises DataError (E401) for an image of Pillow's with colours of 16 bits, which is not loaded yet."""
+    """Raises DataError (E401) for an image of Pillow's with colours of 16 bits, or with signed bytes, which
+    Pillow reads as others. The image is not loaded yet."""
     modes = [str(args[0] if isinstance(args, tuple) and args else args) for *_, args in image.tile]
-    deep = 16 in getattr(image, "tag_v2", {}).get(BITS, ()) or any(mode[-4:-1] == ";16" for mode in modes)
+    tags = getattr(image, "tag_v2", {})
+    bits = tags.get(BITS, ())
+    if 8 in bits and SIGNED in tags.get(SAMPLE_FORMAT, ()):
+        remedy = "save it with 16 bits, or without a sign"
+        raise DataError("E401", f"{name} holds signed bytes, of which -1 would become 255; {remedy}.")
+    deep = 16 in bits or any(mode[-4:-1] == ";16" for mode in modes)
     if image.mode in ("RGB", "RGBA") and deep:
         remedy = "save it with 8 bits, or in grey"
         raise DataError("E401", f"{name} holds colours of 16 bits, of which 8 would be lost; {remedy}.")
 
 
-BITS = 258
-"""TIFF's tag for the bits of each colour."""
+BITS, SAMPLE_FORMAT, SIGNED = 258, 339, 2
+"""TIFF's tags for the bits of each colour and for their meaning, and its value for whole numbers with a
+sign."""
 
 
 T = TypeVar("T")

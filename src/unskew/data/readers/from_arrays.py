@@ -107,7 +107,7 @@ def arrays(
     x, *tests = [scale_samples(part, name) for part in samples]
     columns, test_columns, group = with_groups(name, group, columns, test_columns, list(map(len, samples)))
     columns, test_columns = _with_weights(name, weight, columns, test_columns)
-    facts = number_columns(name, columns, test_columns)
+    facts = number_columns(name, columns, test_columns, group)
     dtype = "" if inputs else str(samples[0].dtype.newbyteorder("="))
     notes = (*notes, *pack_notes, *_scaling_notes(samples), *labels.notes)
     form = {"axes": layout} if layout in ("channels last", "time first") else {}
@@ -184,7 +184,8 @@ def _group_notes(
     *,
     tested: bool,
 ) -> list[Note]:
-    """The number of groups, and a warning if the test set divides them."""
+    """The number of groups, or a warning if the test set divides them, or may do so; without groups, the
+    question whether a column is one."""
     train, test, words = facts
     if group == INDEPENDENT:
         return []
@@ -197,12 +198,15 @@ def _group_notes(
             return column_question(train)
         both = {c: np.concatenate([values, test[c]]) for c, values in train.items() if c in test}
         sizes = [len(next(iter(part.values()), ())) for part in (train, test)]
-        return column_question(both, np.repeat([False, True], sizes))
-    if tested and group in test and (warning := overlap_warning(train[group], test[group], group)):
-        return warning
+        question = column_question(both, np.repeat([False, True], sizes))
+        return question or column_question({c: v for c, v in train.items() if c not in test})
     number = len(np.unique(train[group]))
     text = f"{quantity(len(train[group]), 'sample')} of {quantity(number, 'group')} ('{group}')"
-    return [("note", f"{text}, which no split divides")]
+    if tested and group not in test:
+        fault = "the groups of the test samples are not given, so some may also be trained on"
+        return [("warning", f"{text}; {fault}; give them, too")]
+    warning = overlap_warning(train[group], test[group], group) if tested else []
+    return warning or [("note", f"{text}, which no split divides")]
 
 
 def _read_labels(

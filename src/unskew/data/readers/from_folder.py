@@ -33,14 +33,12 @@ from unskew.data.files.folder_tree import (
 )
 from unskew.data.files.sheets import Sheet, read_csv
 from unskew.data.kinds.column_roles import (
-    GROUP_COLUMN,
-    INDEPENDENT,
     column_named,
     column_question,
-    file_groups,
     file_question,
     group_setting,
     label_column_in,
+    named_groups,
     part_column,
     site_column_in,
     site_column_of,
@@ -173,12 +171,13 @@ def _dataset_of(tree: FolderTree, files: Sequence[File], raw: RawSamples, notes:
     if test.all():
         raise DataError("E404", f"{tree.root} holds no training files.")
     columns, paths = dict(raw.columns), ["/".join((*f.folders, f.path.name)) for f in files]
-    group, tested = raw.group, test if test.any() else None
-    if not group:
+    tested = test if test.any() else None
+    group, groups_N = named_groups(columns, raw.group, paths, str(tree.root))
+    if groups_N is not None:
+        columns[group] = groups_N
+    elif not group:
         questions = column_question(columns, tested)
         notes += questions or file_question(paths, raw.y, tested, columns.get("site"))
-    elif group not in columns and group != INDEPENDENT:
-        columns[GROUP_COLUMN], group = file_groups(paths, group, str(tree.root)), GROUP_COLUMN
     raw = replace(raw, columns=columns, notes=tuple(notes), group=group, layout="channels first")
     return raw.divided(tested).dataset(tree.root.resolve().name)
 

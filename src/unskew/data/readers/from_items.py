@@ -158,7 +158,7 @@ def _fact_lists(first: Any, label: Any, group: str, name: str) -> tuple[str, dic
         return group, {group: []}
     values = {key: array_of(first[key]) for key in keys if isinstance(key, str) and key != label}
     return group, {
-        key: [] for key, v in values.items() if not group and not v.ndim and v.dtype.kind in "biuU"
+        key: [] for key, v in values.items() if not group and not v.ndim and v.dtype.kind in "biufU"
     }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -186,19 +187,23 @@ def _dataset_of(
         if k not in (*ARRAY_NAMES, "classes") and not k.startswith(inputs)
     }
 
-    def facts(suffix: str, n: int) -> dict[str, np.ndarray]:
-        """The arrays with this ending that have one value for each of n samples."""
-        names = [k for k, shape in others.items() if k.endswith(suffix) and shape == (n,)]
-        return {k.removesuffix(suffix): archive[k] for k in names}
+    def names_of(of: str, n: int) -> dict[str, str]:
+        """The arrays of a part, NAME_train or train_NAME, with one value for each of n samples, by NAME."""
+        plain = {k: re.sub(f"^{of}_|_{of}$", "", k) if of else k for k in others}
+        fits = [k for k in others if (not of or plain[k] != k) and others[k] in ((n,), (n, 1))]
+        return {plain[k]: k for k in fits}
 
-    columns, test_columns = facts(part, len(y)), None
+    names, test_names = names_of(part[1:], len(y)), dict[str, str]()
     if y_test is not None:
-        columns = {k: v for k, v in columns.items() if not k.endswith("_test")}
-        test_columns = {k: v for k, v in facts("_test", len(y_test)).items() if k in columns}
-        if wrong := [k for k in columns if f"{k}_test" in others and k not in test_columns]:
+        names = {k: array for k, array in names.items() if not re.search("^test_|_test$", k)}
+        test_names = {k: array for k, array in names_of("test", len(y_test)).items() if k in names}
+        if wrong := [k for k in names if f"{k}_test" in others and k not in test_names]:
             fault = f"the array '{wrong[0]}_test' is {list(others[f'{wrong[0]}_test'])}"
             raise DataError("E403", f"{path}: {fault} for {len(y_test)} test samples; give one value each.")
-    known = {*columns, *(f"{k}{suffix}" for k in columns for suffix in ("_train", "_test"))}
+    columns, test_columns = (
+        {k: archive[array].reshape(-1) for k, array in of_part.items()} for of_part in (names, test_names)
+    )
+    known = {*columns, *names.values(), *test_names.values(), *(f"{k}_train" for k in columns)}
     unused = [f"{k} {list(shape)}" for k, shape in others.items() if k not in known]
     notes: list[Note] = [("left out", f"arrays that are no columns: {abbreviate(unused)}")] if unused else []
     return arrays(
@@ -209,7 +214,7 @@ def _dataset_of(
         name=name,
         classes=tuple(str(c) for c in archive["classes"]) if "classes" in archive else None,
         columns=columns,
-        test_columns=test_columns,
+        test_columns=None if y_test is None else test_columns,
         notes=notes,
         target=target,
         layout=layout,

@@ -57,9 +57,9 @@ from unskew.data.readers.from_tables import (
     Roles,
     apply_split,
     check_sites,
-    group_column,
     group_question,
     names_in,
+    read_groups,
     read_label_columns,
     sheet_set,
     target_of,
@@ -132,7 +132,9 @@ def dataset_of_table(
     kept, target = choice.kept(table.columns, table.name), split_names(aim.name if aim else "")
     column = _sample_column(table, kept, choice.x, {roles[0], *target})
     names = [n for n in kept if n != column and table.columns[n].kind in TABLE_KINDS]
-    sheet = Sheet(table.name, LazyColumns(table, names), RowNames(table), test=table.test())
+    packed = column if column and table.columns[column].kind == "packed" else ""
+    facts, paths = LazyColumns(table, names), table.paths(packed)
+    sheet = Sheet(table.name, facts, RowNames(table), test=table.test(), paths=paths)
     left_out, choice = list(table.omissions), replace(choice, drop=())
     if not column:
         left_out += [f"column '{n}' of {table.columns[n].form}" for n in kept if n not in names]
@@ -147,7 +149,7 @@ def dataset_of_table(
         )
     sheet, weights = choice.split_weights(sheet)
     raw, sheet = _read_facts(table, sheet, column, roles, aim, notes)
-    if table.columns[column].kind == "packed":
+    if packed:
         form = file_settings(table, column, images)
         samples, dtype = read_file_column(table, column, form, notes), ""
         if form["kind"] == "sounds":
@@ -207,20 +209,21 @@ def _read_facts(
         classes = None
     remaining = [c for c in sheet.columns if c not in labels]
     asks = not group_setting(group, site)
-    group = group_column(sheet, remaining, group_setting(group, site))
+    group, groups_N = read_groups(sheet, remaining, group_setting(group, site))
     site = site_column_of(sheet, remaining, site, group)
     known = (*labels, column)
     left_out = [n for n, c in table.columns.items() if n not in known and c.kind not in TABLE_KINDS]
-    facts: dict[str, np.ndarray] = {}
+    facts: dict[str, np.ndarray] = {} if groups_N is None else {group: groups_N}
     for name in remaining:
         if name in (group, site):
-            facts[name] = sheet.columns[name] if name == group else check_sites(sheet, name)
+            facts |= {} if name == group else {name: check_sites(sheet, name)}
         elif (values := _fact_column(table, sheet, name)) is not None:
             facts[name] = values
         else:
             left_out.append(name)
     if asks:
-        notes += group_question(sheet, [c for c in remaining if is_id_name(c) or (c in facts and c != site)])
+        asked = [c for c in remaining if is_id_name(c) or (c in facts and c != site)]
+        notes += group_question(sheet, asked, y)
     if left_out:
         notes.append(("left out", f"columns {abbreviate([excerpt(c, 40) for c in left_out], 5)}"))
     if site:

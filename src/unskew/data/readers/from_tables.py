@@ -31,11 +31,13 @@ from unskew.data.kinds.column_roles import (
     INDEPENDENT,
     column_named,
     column_question,
+    file_question,
     group_setting,
     is_id_name,
     is_question,
     label_column,
     multilabel_columns,
+    named_groups,
     names_columns,
     number_ids,
     part_column,
@@ -126,14 +128,15 @@ def _join_sites(sheets: Mapping[str, Sheet], site: str, notes: list[Note]) -> Sh
     for column in others:
         owners = [name for name, sheet in sheets.items() if column in sheet.columns]
         notes.append(("left out", f"column '{column}', only in the tables of {abbreviate(owners, 5)}"))
+    names = np.repeat(list(sheets), [len(sheet.places) for sheet in sheets.values()])
     sheet = join_sheets("the tables of sites", list(sheets.values()), common)
+    sheet = replace(sheet, paths=names.tolist())
     if cells.word(site) in common:
         return sheet
     if site not in ("", SITE_COLUMN):
         text = f"{abbreviate(list(sheets), 5)} have no column '{site}' in common"
         raise DataError("E403", f"the tables {text}; leave site out, and each table is a site.")
     columns = dict(sheet.columns)
-    names = np.repeat(list(sheets), [len(sheet.places) for sheet in sheets.values()])
     stated = site_column_in(columns)
     is_copy = bool(stated) and np.array_equal(columns[stated], names)
     if stated and (is_copy or not is_id_name(stated)):  # patients are groups within the sites
@@ -296,11 +299,11 @@ def sheet_raw(
     labels, y = read_label_columns(sheet, label, classes, target, notes)
     remaining = [column for column in sheet.columns if column not in labels]
     asks = not group_setting(group, site)
-    group = group_column(sheet, remaining, group_setting(group, site))
+    group, groups_N = read_groups(sheet, remaining, group_setting(group, site))
     site = site_column_of(sheet, remaining, site, group)
     places = {site: check_sites(sheet, site)} if site else {}
-    if group:
-        places[group] = sheet.columns[group]
+    if groups_N is not None:
+        places[group] = groups_N
     feature_columns = [column for column in remaining if column not in places]
     filled = None
     columns: Mapping[str, np.ndarray] = ColumnSubset(sheet.columns, feature_columns)
@@ -312,7 +315,7 @@ def sheet_raw(
             columns = filled.columns
     used = find_kinds(sheet, columns, notes) if used is None else used
     if asks:
-        notes += group_question(sheet, [c for c in remaining if is_id_name(c) or c != site])
+        notes += group_question(sheet, [c for c in remaining if is_id_name(c) or c != site], y)
     x = encode(sheet, used, columns)
     if site:
         notes.append(("sites", f"from the column '{site}'"))
@@ -329,23 +332,31 @@ def sheet_raw(
     return raw.divided(sheet.test, sheet.unused)
 
 
-def group_column(sheet: Sheet, columns: Sequence[str], group: str) -> str:
-    """The column of groups among these, "" without one. group: the column that the user names, `none`, or "".
-    Raises DataError (E403) for a column that does not exist."""
-    return column_named(columns, group, sheet.name) if group and group != INDEPENDENT else ""
+def read_groups(sheet: Sheet, columns: Sequence[str], group: str) -> tuple[str, np.ndarray | None]:
+    """(the column of groups among these, the index and the paths of rows, its values [N]), ("", None) without
+    groups. group: what the user names, `none`, or "". Raises the errors of `named_groups`."""
+    if group in sheet.index:
+        return group, sheet.index[group]
+    group, groups_N = named_groups(ColumnSubset(sheet.columns, columns), group, sheet.paths, sheet.name)
+    return ("" if groups_N is None else group), groups_N
 
 
-def group_question(sheet: Sheet, columns: Iterable[str]) -> list[Note]:
-    """The question whether one of these columns is one of groups."""
+def group_question(sheet: Sheet, columns: Iterable[str], y: np.ndarray) -> list[Note]:
+    """The question whether one of these columns, or of the index, is one of groups, or whether the names of
+    the rows' files identify any. y: the labels of the rows."""
     used = slice(None) if sheet.unused is None else ~sheet.unused
     test = sheet.test[used] if sheet.test is not None and sheet.test[used].any() else None
     kept = dict[str, np.ndarray]()
-    for column in columns:  # one at a time, because memory may not hold all
-        values = sheet.columns[column]
+    for column in (*columns, *sheet.index):  # one at a time, because memory may not hold all
+        values = sheet.index[column] if column in sheet.index else sheet.columns[column]
         if is_question(column, values) or repeated_numbers(column, values) is not None:
             kept[column] = values
     numbered = number_ids(kept, sheet.columns)
-    return column_question({column: values[used] for column, values in kept.items()}, test, numbered)
+    question = column_question({column: values[used] for column, values in kept.items()}, test, numbered)
+    if question or not sheet.paths:
+        return question
+    site = sheet.columns[SITE_COLUMN][used] if SITE_COLUMN in sheet.columns else None
+    return file_question(np.array(sheet.paths)[used].tolist(), y[used], test, site)
 
 
 def apply_split(sheet: Sheet, label: str, notes: list[Note]) -> Sheet:
@@ -408,21 +419,25 @@ def frame_columns(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
     return columns
 
 
-def index_column(frame: Any) -> dict[str, np.ndarray]:
-    """pandas' index as a column, if it has a name and repeats its values, as the patients of visits do."""
-    index = getattr(frame, "index", None)
-    named = isinstance(getattr(index, "name", None), str) and not getattr(index, "is_unique", True)
-    return {cells.word(index.name): np.asarray(index)} if index is not None and named else {}
+def frame_sheet(frame: Any, name: str = "table") -> Sheet:
+    """A table with its columns, and the named levels of pandas' index. Raises the errors of
+    `frame_columns`."""
+    columns, index = frame_columns(frame, name), getattr(frame, "index", None)
+    names = list(getattr(index, "names", None) or [getattr(index, "name", None)])
+    levels = [index] if len(names) == 1 else [index.get_level_values(i) for i in range(len(names))]  # pyright: ignore[reportOptionalMemberAccess]
+    named = {cells.word(n): np.asarray(level) for n, level in zip(names, levels) if isinstance(n, str)}
+    return Sheet(name, columns, index={n: level for n, level in named.items() if n not in columns})
 
 
-def add_labels(x: Any, y: Any, name: str, label: str) -> dict[str, np.ndarray]:
-    """The columns of a table and a further column, called `label`, such as labels or groups. name: name of
-    the table, for messages.
+def add_labels(x: Any, y: Any, name: str, label: str) -> Sheet:
+    """A table with a further column, called `label`, such as labels or groups. name: name of the table, for
+    messages.
 
     Raises DataError (E403) for values of another length or order, by pandas' index, and if a column already
     has the name.
     """
-    columns, values = frame_columns(x, name), array_of(y)
+    sheet, values = frame_sheet(x, name), array_of(y)
+    columns = sheet.columns
     index, y_index = getattr(x, "index", None), getattr(y, "index", None)
     if hasattr(index, "equals") and hasattr(y_index, "equals") and not index.equals(y_index):  # pyright: ignore[reportOptionalMemberAccess]
         fault = f"x and '{label}' have different indexes, so which a row has cannot be told"
@@ -434,31 +449,29 @@ def add_labels(x: Any, y: Any, name: str, label: str) -> dict[str, np.ndarray]:
     if values.shape != (rows,):
         fault = f"the table has {rows} rows, and '{label}' is {list(values.shape)}"
         raise DataError("E403", f"{name}: {fault}; give one value for each row.")
-    return {**columns, label: values}
+    return replace(sheet, columns={**columns, label: values})
 
 
 def read_frames(
-    tables: Mapping[str, Mapping[str, np.ndarray]], label: str, target: str = "", group: str = ""
+    sheets: Mapping[str, Sheet], label: str, target: str = "", group: str = ""
 ) -> dict[str, RawSamples]:
     """The samples of each table by name, with one meaning of columns and words in all of them.
 
-    tables: their columns. label, target, group: the column of labels, or of the numbers to predict, and the
-    column of groups, as for `read_table`. Raises DataError (E403) for a column that one table lacks, and as
-    `read_table` does.
+    label, target, group: the column of labels, or of the numbers to predict, and the column of groups, as for
+    `read_table`. Raises DataError (E403) for a column that one table lacks, and as `read_table` does.
     """
-    sheets = {name: Sheet(name, columns) for name, columns in tables.items()}
     joined, notes, aim = _join_tables(sheets), list[Note](), target_of(target, label, None, None)
     labels, used = ("",), None
     if len(sheets) > 1:
         split = apply_split(joined, label, [])
-        labels = read_label_columns(split, label, None, aim, [])[0]
+        labels, y = read_label_columns(split, label, None, aim, [])
         remaining = [column for column in split.columns if column not in labels]
         asks = not group
-        group = group_column(split, remaining, group) or INDEPENDENT
+        group = read_groups(split, remaining, group)[0] or INDEPENDENT
         remaining = [column for column in remaining if column != group]
         site = site_column_in(dict.fromkeys(remaining))
         used = find_kinds(split, ColumnSubset(split.columns, [c for c in remaining if c != site]), notes)
-        notes += group_question(split, remaining) if asks else []
+        notes += group_question(split, remaining, y) if asks else []
     roles = (label if aim else label or labels[0], "", group)
     raws = {name: sheet_raw(sheet, roles, None, aim, used=used) for name, sheet in sheets.items()}
     return {name: replace(raw, notes=(*raw.notes, *notes)) for name, raw in raws.items()}
@@ -481,4 +494,6 @@ def _join_tables(sheets: Mapping[str, Sheet]) -> Sheet:
             names = abbreviate(list(sheets[lacks].columns), 12)
             raise DataError("E403", f"{fault}; it has: {names}.")
     title = "table" if len(sheets) < 2 else f"the tables of {abbreviate(list(sheets))}"
-    return join_sheets(title, list(sheets.values()), list(first.columns))
+    index = [n for n in first.index if all(n in sheet.index for sheet in sheets.values())]
+    levels = {n: np.concatenate([sheet.index[n] for sheet in sheets.values()]) for n in index}
+    return replace(join_sheets(title, list(sheets.values()), list(first.columns)), index=levels)

@@ -245,7 +245,8 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
     if common_test:
         test = raws[-1]
         x_test = test.x if are_inputs(test.x, test.y) else _turned(test.x, test.layout, "the test set")
-        joined = replace(joined, x_test=x_test, y_test=test.y)
+        facts = {joined.group: test.columns[joined.group]} if joined.group in test.columns else {}
+        joined = replace(joined, x_test=x_test, y_test=test.y, test_columns=facts)
     elif not lacking:
         x_test, y_test, test_columns, _ = _join_part(sets, "_test", [])
         joined = replace(joined, x_test=x_test, y_test=y_test, test_columns=test_columns)
@@ -336,11 +337,13 @@ def _join_part(
 
 
 def _join_groups(sets: Mapping[str, RawSamples], suffix: Literal["", "_test"]) -> dict[str, np.ndarray]:
-    """The column of groups of all clients, [N], {} without one."""
-    column = next((raw.group for raw in sets.values() if raw.group), "")
-    values = list[str]()
+    """The column of groups of all clients, [N], {} without one, and of test parts if that of a client is not
+    known. A group may have samples at several clients; those of a client without groups are independent."""
+    column, parts = next((raw.group for raw in sets.values() if raw.group), ""), list[np.ndarray]()
     for name, raw in sets.items() if column else ():
         facts = raw.test_columns if suffix else raw.columns
-        own = facts.get(raw.group, [f"{suffix} {i}" for i in range(len(getattr(raw, f"y{suffix}")))])
-        values += [f"{name}/{value}" for value in own]
-    return {column: np.array(values)} if column else {}
+        if raw.group and raw.group not in facts:
+            return {}
+        single = [f"{name}{suffix}/{i}" for i in range(0 if raw.group else len(getattr(raw, f"y{suffix}")))]
+        parts.append(np.asarray(facts[raw.group] if raw.group else single))
+    return {column: np.concatenate(parts)} if column else {}
