@@ -39,7 +39,8 @@ _BETWEEN_CALLS = re.compile(r"[+,](?![^()]*\))")
 """Between the Parts of a method, or the names of metrics; not inside brackets."""
 _named: ContextVar[frozenset[str] | None] = ContextVar("named", default=None)
 """The files that may be imported, because the user named them; None outside of commands and calls."""
-_P, _R = ParamSpec("_P"), TypeVar("_R")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 @contextmanager
