@@ -17,10 +17,12 @@ from unskew.comparison import training as stage
 from unskew.comparison.progress import Cell
 from unskew.config import Settings
 from unskew.errors import StateError, UsageError
+from unskew.methods.registry import parse
 from unskew.records import schema
 from unskew.report.analysis.leakage import leakage_of, reach
 from unskew.report.analysis.runs import read_run
 from unskew.report.analysis.stats import Score
+from unskew.runs import conformance
 
 SMALL = (
     "--clients",
@@ -173,3 +175,20 @@ def test_a_bound_on_epsilon_is_no_share_of_what_the_samples_tell(compared):
     assert (row.worst.attack, len(row.leaks)) == ("membership", 1)
     run.__dict__["attacks"] = audit
     assert leakage_of("fedavg", [run], Score(0.5, 0.1, 1)).unmeasured["w"] == ["gradient", "membership"]
+
+
+@pytest.mark.parametrize(
+    ("method", "payload", "says"),
+    [
+        ("feddata", "feddata/x", "raw inputs, in clear"),
+        ("flea", "flea/labels", "labels, in clear"),
+        ("fedmix", "fedmix/y", "labels, averaged"),
+        ("fedmix", "fedmix/x", "not measured (measure it: unskew attack RUN context, unskew attack RUN"),
+        ("fedavg", "weights", "not measured (measure it: unskew attack RUN gradient, unskew attack RUN"),
+    ],
+)
+def test_what_a_payload_holds_in_clear_is_said_before_a_run(method, payload, says):
+    loop = conformance.loop_for(parse(method))
+    lines = registry.readers_lines(loop.run.method, loop.fed)
+    (line,) = (line for line in lines if f" {payload}: " in line)
+    assert f"; {says}" in line

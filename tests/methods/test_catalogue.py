@@ -67,3 +67,14 @@ def test_every_method_says_how_it_differs_from_its_paper(name):
     text = differences(name)
     assert text[-1] == "."
     assert len(text.split()) >= 3 or text.startswith("nothing")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("fedasam", "fedsam(adaptive=true, rho=0.7, eta=0.2)"),  # Caldarola et al., ECCV 2022, CIFAR-10
+        ("feddistill", "fd(aggregate_weights=true)"),  # FedDistill+ in the public code of FedGen
+    ],
+)
+def test_a_second_name_stands_for_these_settings(name, text):
+    assert registry.parse(name).parts == registry.parse(text).parts
