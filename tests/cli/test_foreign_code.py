@@ -53,10 +53,12 @@ def test_the_name_of_a_document_names_no_file(tmp_path, place):
     for typed in (str(document), f"--config={document}", place, f"--config={place}"):
         refused = call("run", typed, "--dry-run", cwd=tmp_path)
         assert (refused.code, refused.err[:4]) == (2, "E506"), refused.text
-    (tmp_path / "r.py,1").mkdir()
+    for folder in ("r.py,1", "scans,r.py"):
+        (tmp_path / folder).mkdir()
     (tmp_path / "r.py").write_text("x = 1\n")
     for typed in (
         "r.py,1",
+        "scans,r.py",
         "--folder=r.py,1",
         "r.py,1/s.yaml",
         "r.py,1(size=8)",
@@ -109,8 +111,10 @@ def test_a_call_imports_the_files_that_its_arguments_name_and_no_other(tmp_path,
         assert python_files.restricted(lambda **words: python_files.import_file("mine.py"))(**words).x == 1
         with pytest.raises(UsageError, match=r"^E506 theirs\.py"):
             python_files.restricted(lambda **words: python_files.import_file(theirs))(**words)
-    with python_files.restrict("mine.py"), pytest.raises(UsageError, match="E506"):
-        function("theirs.py")  # a command goes on with what its user typed
+    with python_files.restrict("mine.py"):  # a callback or a model of the user's calls
+        assert function("theirs.py").x == 1
+        with pytest.raises(UsageError, match="E506"):
+            python_files.import_file(theirs)
     assert function(Path("mine.py"), data=[["theirs.py"]]).x == 1
 
 
@@ -118,7 +122,7 @@ def test_a_call_imports_the_files_that_its_arguments_name_and_no_other(tmp_path,
 def test_every_function_that_reads_documents_is_restricted(name, monkeypatch):
     """`restrict` is entered before anything else of the function is done."""
     entered = []
-    monkeypatch.setattr(python_files, "restrict", lambda *texts: entered.append(texts) or pytest.fail)
+    monkeypatch.setattr(python_files, "restrict", lambda *texts, **_: entered.append(texts) or pytest.fail)
     with pytest.raises(TypeError, match="context manager"):
         getattr(unskew, name)("no-such-thing")
     assert entered == [("no-such-thing",)]

@@ -336,3 +336,15 @@ def test_words_of_columns_have_one_numbering_for_training_and_test():
     assert d.labels["site"] == ("lyon", "oslo", "porto")
     assert d.columns["site"].tolist() == [1, 0, 0, 1]
     assert d.test_columns["site"].tolist() == [2, 0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["0.png", "0.tif"])
+def test_a_file_of_another_format_starts_no_program(tmp_path, monkeypatch, name):
+    """Pillow knows a file by its first bytes, and gives PostScript to Ghostscript."""
+    pictures(tmp_path, "a", "b")
+    (tmp_path / "a" / name).write_bytes(
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n"
+    )
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_: pytest.fail("a program was started"))
+    with pytest.raises(DataError, match="E401"):
+        data.folder(tmp_path, size=8)

@@ -430,6 +430,8 @@ def test_groups_are_saved_with_a_set_and_named_in_settings(tmp_path):
     again = data.read(tmp_path / "data.npz")
     assert again.group_column == "group"
     assert_apart(again)
+    with pytest.raises(UsageError, match=r"E109 .*; leave out group, layout"):
+        data.read(tmp_path / "data.npz", group="site", layout="channels last")
     text = settings_of(table(tmp_path / "visits.csv"), "label", group="patient")[1]["data"]
     assert text == f"{tmp_path}/visits.csv(label=label, group=patient)"
     result = unskew.run(

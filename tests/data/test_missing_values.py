@@ -233,3 +233,13 @@ def test_a_site_fills_its_own_cells_and_its_medians_do_not_leave_it(tmp_path):
         alone.append(one.intake.form["missing"]["age"])
     assert forms[0] == forms[1] == form_of(both)
     assert alone[0] != alone[1]
+
+
+def test_clients_tables_are_predicted_with_the_median_of_their_medians(tmp_path):
+    """The medians of the first client filled the empty cells of a new table."""
+    for name, far in (("a", 0), ("b", 100), ("c", 110)):
+        rows = [f"{'' if i % 5 == 0 else far + i % 5},{'xy'[i % 2]}" for i in range(40)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["age,label", *rows]))
+    joined = unskew.data.take({n: f"{tmp_path / n}.csv(missing=median)" for n in "abc"})
+    assert joined.intake.form["missing"] == {"age": 102.5}
+    assert joined.intake.gaps == {"age": {"a": 8, "b": 8, "c": 8}}

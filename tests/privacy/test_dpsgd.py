@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import unskew
 from tests.privacy.test_sums import norm
 from unskew.config import build
 from unskew.core.method import Method
@@ -173,6 +174,19 @@ def test_a_sample_reaches_no_other_through_what_fills_empty_cells(tmp_path, meth
     ):
         resolve(build(settings))
     resolve(build(settings | {"data": f"{tmp_path / 't.csv'}(missing=median,drop=lab)"}))
+
+
+@pytest.mark.parametrize("parts", ["clients", "train and test"])
+def test_filled_cells_are_known_wherever_tables_are_joined(tmp_path, parts):
+    """Tables that were given as parts had forgotten that their cells were filled."""
+    rows = [f"{'' if i < 4 else i},{i % 3},{'ab'[i % 2]}" for i in range(40)]
+    for name in "ab":
+        (tmp_path / f"{name}.csv").write_text("\n".join(["lab,age,label", *rows]))
+    names = ("a", "b") if parts == "clients" else ("train", "test")
+    data = {n: f"{tmp_path / f}.csv(missing=median)" for n, f in zip(names, "ab")}
+    skew = {} if parts == "clients" else {"clients": 2, "skew": "iid"}
+    with pytest.raises(UsageError, match=r"E108 .* the median in the empty cells of 'lab'"):
+        unskew.run("dpsgd", data, rounds=1, progress=False, **skew)
 
 
 @pytest.mark.parametrize(("method", "scaled"), [("dpsgd", False), ("fedavg", True)])

@@ -44,10 +44,10 @@ _R = TypeVar("_R")
 
 
 @contextmanager
-def restrict(*texts: str) -> Iterator[None]:
+def restrict(*texts: str, also: frozenset[str] = frozenset()) -> Iterator[None]:
     """Inside the block, only files in these texts may be imported: the arguments of a command or a call, also
-    as --option=VALUE. Documents may name other files."""
-    before = _named.set(frozenset(file for text in texts for file in _named_in(text)))
+    as --option=VALUE. Documents may name other files. also: further files."""
+    before = _named.set(also | {file for text in texts for file in _named_in(text)})
     try:
         yield
     finally:
@@ -56,15 +56,14 @@ def restrict(*texts: str) -> Iterator[None]:
 
 def restricted(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """A function of the public API in which only files that its arguments name may be imported, and none that
-    a document names which it reads. Inside a command or another such function, that one's files count."""
+    a document names which it reads; and inside a command or another such function, those that it names."""
 
     @wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        if _named.get() is not None:
-            return function(*args, **kwargs)
         given = signature(function).bind(*args, **kwargs).arguments
         samples = [name for name in ("data", "group") if not isinstance(given.get(name), str | os.PathLike)]
-        with restrict(*_texts([value for name, value in given.items() if name not in samples])):
+        texts = _texts([value for name, value in given.items() if name not in samples])
+        with restrict(*texts, also=_named.get() or frozenset()):
             return function(*args, **kwargs)
 
     return call
@@ -172,11 +171,15 @@ def _whole(text: str) -> list[str]:
     return [call[1].strip()] if call and call[1] else []
 
 
+def _is_python(text: str) -> bool:
+    return text.endswith(".py") and os.path.isfile(text)
+
+
 def _named_in(text: str) -> list[str]:
     """The files that an argument names, which the user wrote. A path that exists names no code unless it is a
     Python file: who made a document also chose its name, such as `study.py.yaml` or `net.py,1/`."""
     files = list[str]()
-    while not os.path.exists(re.sub(r"\([^()]*\)$", "", text)) or text.endswith(".py"):
+    while not os.path.exists(re.sub(r"\([^()]*\)$", "", text)) or _is_python(text):
         files += [*_whole(text), *_operands(text)]
         if not (option := re.match(r"(?:--)?[\w.-]+=(.*)", text, re.DOTALL)):
             break

@@ -23,6 +23,9 @@ from unskew.data.samples.dataset import Dataset
 from unskew.data.storage.rows_on_disk import select_samples
 from unskew.errors import DataError
 
+IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP", "PPM")
+"""Pillow's names of the formats that are read; others, such as EPS, start further programs."""
+
 SMALL_SIZE, MOST_RATIO = 1 << 30, 200
 """A file may announce this many bytes, or this many times its own size."""
 PIECE = 1 << 20
@@ -85,7 +88,7 @@ class Archive(Mapping[str, np.ndarray]):
         buffer, offsets = self[name], self[f"{stem}_off"]
         with damage_as_error(f"{self.path}: '{name}'", "pictures", "copy it again"):
             strips = [
-                Image.open(io.BytesIO(buffer[a:b].tobytes())).convert("RGB")
+                Image.open(io.BytesIO(buffer[a:b].tobytes()), formats=IMAGE_FORMATS).convert("RGB")
                 for a, b in pairwise(offsets.tolist())
             ]
             return np.concatenate([np.asarray(strip).reshape(-1, size, size, 3) for strip in strips])

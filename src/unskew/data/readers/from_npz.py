@@ -18,6 +18,7 @@ import numpy as np
 
 from unskew.data.files.archives import Archive
 from unskew.data.files.folder_tree import is_npy_folder
+from unskew.data.kinds.column_roles import INDEPENDENT
 from unskew.data.readers.from_arrays import arrays
 from unskew.data.samples.conversion import AxisOrder, map_npy
 from unskew.data.samples.dataset import Constants, Dataset, Target
@@ -142,6 +143,13 @@ def npz(
         archive = {MEDMNIST.get(array, array): archive[array] for array in archive}
         layout = "channels last" if layout == "auto" else layout
     elif FACTS_ARRAY in archive:
+        options = {"target": target, "group": group.removeprefix(INDEPENDENT), "weight": weight}
+        if given := [
+            *(n for n, value in options.items() if value),
+            *(["layout"] if layout != "auto" else []),
+        ]:
+            text = f"{path} was written by unskew and says all of its samples; leave out {', '.join(given)}"
+            raise UsageError("E109", f"{text}, which the data had to name when they were read.")
         try:
             return load_dataset(Archive(path))
         except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -110,7 +110,8 @@ class RawSamples:
         """The set with the samples of another as its test part, and the facts that both have, such as
         sites."""
         facts = {name: values for name, values in test.columns.items() if name in self.columns}
-        return replace(self, x_test=test.x, y_test=test.y, test_columns=facts)
+        gaps = {**test.gaps, **self.gaps}
+        return replace(self, x_test=test.x, y_test=test.y, test_columns=facts, gaps=gaps)
 
 
 def raw_samples_of(dataset: Dataset) -> RawSamples:
@@ -153,13 +154,15 @@ def raw_samples_of(dataset: Dataset) -> RawSamples:
         target,
         group,
         form=intake.form if intake.form.get("kind") == "table" else {},
+        gaps=intake.gaps,
         source_dtype="" if layout else intake.dtype,
         layout="channels first",
     )
 
 
 def check_columns(sets: Sequence[tuple[str, RawSamples]]) -> Mapping[str, Any]:
-    """How the columns of all tables among these sets became samples, {} if one set is not a table.
+    """How the columns of all tables among these sets became samples, {} if one set is not a table. Missing
+    values are filled with the median of the sets' medians.
 
     Raises DataError (E403) if the numbers of two tables mean different columns or words.
     """
@@ -175,7 +178,11 @@ def check_columns(sets: Sequence[tuple[str, RawSamples]]) -> Mapping[str, Any]:
                 fault = f"{excerpt(first)} and {excerpt(name)} become other numbers: {' and '.join(forms)}"
                 remedy = "give all as DataFrames, or as one table with a column of clients"
                 raise DataError("E403", f"the tables of {fault}; {remedy}.")
-    return sets[0][1].form if len(tables) == len(sets) else {}
+    if len(tables) < len(sets):
+        return {}
+    medians = [raw.form["missing"] for _, raw in sets if "missing" in raw.form]
+    common = {c: float(np.median([one[c] for one in medians if c in one])) for of in medians for c in of}
+    return {**sets[0][1].form, **({"missing": common} if medians else {})}
 
 
 def share_numbering(sets: Sequence[tuple[str, RawSamples]]) -> list[RawSamples]:
@@ -239,6 +246,7 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
         target=_common_target(sets),
         group=next((raw.group for raw in sets.values() if raw.group), ""),
         form=form,
+        gaps=_join_gaps(sets),
         source_dtype=source_dtype,
         layout="auto" if all(raw.layout == "auto" for raw in raws) else "channels first",
     )
@@ -257,6 +265,15 @@ def from_clients(clients: Mapping[str, RawSamples], common_test: RawSamples | No
     assert dataset.intake
     labels = {**dataset.labels, CLIENT_COLUMN: tuple(sets)}
     return replace(dataset, labels=labels, intake=replace(dataset.intake, divided=CLIENT_COLUMN))
+
+
+def _join_gaps(sets: Mapping[str, RawSamples]) -> dict[str, dict[str, int]]:
+    """The numbers of missing values that were filled, by column and client."""
+    gaps: dict[str, dict[str, int]] = {}
+    for name, raw in sets.items():
+        for column, counts in raw.gaps.items():
+            gaps.setdefault(column, {})[name] = sum(counts.values())
+    return gaps
 
 
 def _turned(x: Any, layout: AxisOrder, name: str) -> np.ndarray:
