@@ -69,7 +69,9 @@ def test_another_unit_is_told_where_no_class_can_be_compared(apart):
     site = np.repeat(["a", "b", "c", "west"], 40)
     y = np.repeat(np.arange(4), 40) if apart else np.arange(n) % 20
     marker = (5 + r.normal(size=n)) * np.where(site == "west", 9, 1)
-    warnings = unit_warnings(read_table({"marker": marker, "site": site, "y": y}, "t", label="y", site="site"))
+    warnings = unit_warnings(
+        read_table({"marker": marker, "site": site, "y": y}, "t", label="y", site="site")
+    )
     assert [text.split(":")[0] for text in warnings] == ["west"]
 
 
