@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -173,9 +173,14 @@ def run_on(
     method: Method,
     model: ModelObject | None = None,
     metrics: Functions | None = None,
+    admit: Callable[[int], None] | None = None,
 ) -> Run:
     """The run of a method on the clients of a federation. Raises UsageError or DataError if they do not
-    fit."""
+    fit.
+
+    admit: is called with the bytes of the weights that Parts add to the model, before they are made, and may
+    raise.
+    """
     settings.attendance.presence.check(federation.clients, settings.rounds)
     device = hardware.device_of(settings)
     weights_C = None
@@ -200,6 +205,8 @@ def run_on(
         sampled=settings.attendance.independent,
         first_epochs=settings.first_epochs, weighted=SAMPLE_WEIGHT in federation.columns,
     )  # fmt: skip
+    if admit:
+        admit(added_bytes(method, fed))
     for p in method.parts:
         net.add({f"{p.name}.{n}": t for n, t in p.weights(fed).items()})
     fed = replace(
@@ -220,6 +227,16 @@ def run_on(
         )
     remarks = (*remarks, *noise_remarks(method, fed), *stage_remarks(method, fed.rounds, settings.patience))
     return Run(settings, method, federation, fed, device, lanes, remarks)
+
+
+def added_bytes(method: Method, fed: Fed) -> int:
+    """The bytes of the weights that a method's Parts add to the model, without any memory for them. Parts of
+    the user's own count as none."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    parts = [p for p in method.parts if overrides(p, "weights") and not is_own(p)]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return sum(t.nbytes for p in parts for t in p.weights(fed).values())
 
 
 def _check_epsilon(settings: Settings, method: Method, federation: Federation) -> None:
