@@ -82,6 +82,21 @@ def test_what_scaffold_sends_beside_weights_gives_samples_exactly(tmp_path):
     target.close()
 
 
+def test_a_control_variate_without_answers_counts_as_the_guess(tmp_path, monkeypatch):
+    """Only clients whose variates gave an answer for every sample were scored."""
+    (tmp_path / "units.py").write_text(UNITS)
+    model = f"{tmp_path / 'units.py'}:units"
+    path = trained(tmp_path, "scaffold", model=model, samples=4, batch=1, rounds=3)
+    target = TargetRun(path, code=UserCode(model=model))
+    monkeypatch.setattr(inversion.Inversion, "read_off", lambda self, update, own: own[:0])
+    outcome = Gradient(samples=6, batch=0, steps=1).attempt(target, 0)
+    target.close()
+    (error,) = (s for s in outcome.scores if (s.payload, s.metric) == ("scaffold/delta", "MSE"))
+    (weights,) = (s for s in outcome.scores if (s.payload, s.metric) == ("w", "MSE"))
+    assert error.n == weights.n
+    assert error.value == pytest.approx(error.floor, rel=1e-4)
+
+
 def test_of_two_samples_the_units_that_one_moves_give_it_and_the_others_a_mixture():
     """By hand: unit 0 has gradient 2 from x_1 alone, unit 1 has 1 and 3 from both, so (x_1 + 3 x_2) / 4, and
     unit 2 has 1 and -2, which is x_1 / -1 + 2 x_2, beyond the range. Unit 3 has none."""

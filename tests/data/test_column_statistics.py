@@ -62,6 +62,19 @@ def test_other_shares_of_the_classes_are_no_other_unit(honest):
     assert [text.split(":")[0] for text in warnings] == ([] if honest else ["west"])
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_another_unit_is_told_where_no_class_can_be_compared(apart):
+    """Each hospital has classes of its own, or two rows of each class."""
+    r, n = np.random.default_rng(0), 160
+    site = np.repeat(["a", "b", "c", "west"], 40)
+    y = np.repeat(np.arange(4), 40) if apart else np.arange(n) % 20
+    marker = (5 + r.normal(size=n)) * np.where(site == "west", 9, 1)
+    warnings = unit_warnings(
+        read_table({"marker": marker, "site": site, "y": y}, "t", label="y", site="site")
+    )
+    assert [text.split(":")[0] for text in warnings] == ["west"]
+
+
 def test_python_and_the_report_say_it_too(tmp_path):
     small = {"rounds": 1, "epochs": 1, "skew": "column:site", "workers": 1}
     with pytest.warns(UserWarning, match="west: column 'weight' has a mean"):

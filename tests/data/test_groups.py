@@ -478,6 +478,24 @@ def test_attacks_do_not_mix_the_samples_of_a_group(tmp_path, monkeypatch):
     assert len(sure[0]) == len({*federation.group_ids[sure[0]]}) == 30
 
 
+def test_non_members_of_a_test_set_are_of_groups_that_no_client_holds():
+    """Each of the first 60 patients is in both sets, the other 60 in the test set alone."""
+    patients, seen = np.repeat(np.arange(120), 2), np.arange(120) % 2 == 0
+    x, y = np.random.default_rng(0).random((240, 3)).astype(np.float32), patients % 2
+    train = np.flatnonzero((patients < 60) & np.tile(seen, 2))
+    test = np.setdiff1d(np.arange(240), train)
+    sets = x[train], y[train], x[test], y[test]
+    columns = {"columns": {"patient": patients[train]}, "test_columns": {"patient": patients[test]}}
+    dataset = data.arrays(*sets, **columns, group="patient")
+    first = data.build(dataset, "iid", 1, np.random.default_rng(0), np.random.default_rng(1))
+    several = replace(first, skew="sites")  # whose samples look otherwise at each client
+    for own in (
+        auxiliary_samples.unseen(first, torch.zeros(0, 3), 0),
+        auxiliary_samples.like_those_of(several, 0, torch.zeros(0, 3), 0),
+    ):
+        assert {*own.groups} == set(range(60, 120))
+
+
 SPLIT = np.arange(len(Y)) % VISITS == 0
 """The first visit of every patient."""
 

@@ -189,6 +189,22 @@ def test_filled_cells_are_known_wherever_tables_are_joined(tmp_path, parts):
         unskew.run("dpsgd", data, rounds=1, progress=False, **skew)
 
 
+@pytest.mark.parametrize(
+    ("hospital", "skew", "refused"),
+    [("hospital", "iid", True), ("hospital", "column:hospital", False), ("weight", "iid", True)],
+)
+def test_a_client_reaches_no_other_through_what_fills_empty_cells(tmp_path, hospital, skew, refused):
+    """With `dp` a client counts apart, so a median over all is refused, and one of its own site is not."""
+    pytest.importorskip("dp_accounting")
+    rows = [f"{'' if i < 4 else i},{i % 3},{i // 2 % 2},{'ab'[i % 2]}" for i in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join([f"lab,age,{hospital},label", *rows]))
+    file = f"{tmp_path / 't.csv'}(missing=median)"
+    settings = build({"data": file, "clients": 2, "skew": skew, "method": "dp(noise_multiplier=1.0)"})
+    told = r"E108 'dp' .* the median over several clients in the empty cells of 'lab'"
+    with pytest.raises(UsageError, match=told) if refused else nullcontext():
+        resolve(settings)
+
+
 @pytest.mark.parametrize(("method", "scaled"), [("dpsgd", False), ("fedavg", True)])
 def test_a_site_scales_by_no_constants_of_its_own_samples(method, scaled):
     data = replace(read("digits"), mean=None, std=None).with_notes().with_constants()

@@ -14,8 +14,10 @@ from torch import nn
 import unskew
 from unskew.core.part import Part
 from unskew.errors import NothingUsed, StateError, UsageError
+from unskew.methods import registry
 from unskew.records import checkpoints
 from unskew.report.analysis.runs import read_run
+from unskew.runs import conformance, resolve
 
 N = 60
 RNG = np.random.default_rng(3)
@@ -186,6 +188,23 @@ def test_a_model_far_larger_than_the_weights_is_not_built(ours, tmp_path):
     checkpoints.write(tmp_path / "r" / "state.safetensors", tree, {**facts, "settings": settings})
     with pytest.raises(StateError, match=r"E156 .* has 1,080,000,000,012 bytes of weights"):
         unskew.load(tmp_path / "r")
+
+
+def test_weights_of_a_part_far_larger_than_the_checkpoint_are_not_made(ours, tmp_path):
+    """A checkpoint of 4 kB whose method adds a terabyte to the model took them before it was refused."""
+    shutil.copytree(ours.path, tmp_path / "r")
+    tree, facts = checkpoints.read(ours.path / "state.safetensors")
+    settings = {**facts["settings"], "method": f"fedbr(widths=[{'16384,' * 999}16384])"}
+    checkpoints.write(tmp_path / "r" / "state.safetensors", tree, {**facts, "settings": settings})
+    with pytest.raises(StateError, match=r"E156 the method of .* has 1,07\d,\d{3},\d{3},\d{3} bytes"):
+        unskew.load(tmp_path / "r")
+
+
+@pytest.mark.parametrize("name", ["fedbr", "fedem", "feddpms", "floco", "fml", "gpfl"])
+def test_the_weights_of_parts_are_measured_as_they_are_made(name):
+    run = conformance.run_for(registry.parse(name))
+    made = [t for part in run.method.parts for t in part.weights(run.fed).values()]
+    assert resolve.added_bytes(run.method, run.fed) == sum(t.nbytes for t in made) > 0
 
 
 @pytest.mark.parametrize(

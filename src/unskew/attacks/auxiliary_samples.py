@@ -1,7 +1,7 @@
 """Samples that no client trained on: the attacker's own samples, and the non-members of membership attacks.
 
 They are training samples of no client if there are enough of them, else test samples. Copies of an attacked
-sample are left out. Letters: N samples.
+sample are left out, and so are samples of a group that a client holds. Letters: N samples.
 """
 
 from __future__ import annotations
@@ -56,13 +56,15 @@ def like_those_of(federation: Federation, k: int, attacked: Tensor, seed: int) -
     """
     if not (federation.natural or "+" in federation.skew or federation.skew == "sites"):
         return None
-    rows = numpy_key(seed, "unseen").permutation(federation.test[k])
+    rows = _of_no_held_group(federation, federation.test[k], federation.test_group_ids)
+    rows = numpy_key(seed, "unseen").permutation(rows)
     own, rows = _fresh(federation.x_test, rows, prints(attacked.cpu().numpy()), len(rows))
     if len(rows) < LEAST:
         name = federation.name_of(k)
+        strangers = "" if federation.test_group_ids is None else " of groups that no client holds"
         text = (
-            f"samples look otherwise at each client, and {name} has {len(rows)} test samples, of which"
-            f" {LEAST} are needed"
+            f"samples look otherwise at each client, and {name} has {len(rows)} test samples{strangers}, of"
+            f" which {LEAST} are needed"
         )
         raise UsageError(
             "E151", f"{text}, so nothing tells whether what it sends betrays members or how its samples look"
@@ -86,20 +88,18 @@ def look_alikes(
 
 
 def unseen(federation: Federation, attacked: Tensor, seed: int, most: int | None = None) -> Samples:
-    """Samples of no client, in random order, without copies of the `attacked` samples [N, *shape]; training
+    """Samples of no client, in random order, without copies of the `attacked` samples [N, *shape];
     samples of a group that a client holds are none.
 
     most: the number of samples; None for all.
     Raises UsageError (E151) for fewer than LEAST samples.
     """
-    held = np.unique(np.concatenate([federation.train.rows, federation.val.rows, federation.reserved]))
-    spare = np.setdiff1d(np.arange(len(federation.y)), held)
-    if (groups := federation.group_ids) is not None:
-        spare = spare[~np.isin(groups[spare], groups[held])]
+    spare = np.setdiff1d(np.arange(len(federation.y)), _held(federation))
+    spare = _of_no_held_group(federation, spare, federation.group_ids)
     in_training = len(spare) >= 2 * LEAST
     x, y = (federation.x, federation.y) if in_training else (federation.x_test, federation.y_test)
-    groups = groups if in_training else federation.test_group_ids
-    rows = spare if in_training else np.arange(len(y))
+    groups = federation.group_ids if in_training else federation.test_group_ids
+    rows = spare if in_training else _of_no_held_group(federation, np.arange(len(y)), groups)
     rows = numpy_key(seed, "unseen").permutation(rows)
     own, rows = _fresh(x, rows, prints(attacked.cpu().numpy()), len(rows) if most is None else most)
     if len(rows) < min(LEAST, most or LEAST):
@@ -114,6 +114,18 @@ def unseen(federation: Federation, attacked: Tensor, seed: int, most: int | None
         )
     name = "training samples that no client holds" if in_training else "test samples"
     return _samples(name, own, rows, y, groups)
+
+
+def _held(federation: Federation) -> np.ndarray:
+    """The numbers of the training rows that a client or the server holds."""
+    return np.unique(np.concatenate([federation.train.rows, federation.val.rows, federation.reserved]))
+
+
+def _of_no_held_group(federation: Federation, rows: np.ndarray, groups: np.ndarray | None) -> np.ndarray:
+    """Those of the rows whose group nobody holds. groups: that of every row; None if they are unknown."""
+    if groups is None or federation.group_ids is None:
+        return rows
+    return rows[~np.isin(groups[rows], federation.group_ids[_held(federation)])]
 
 
 def _samples(name: str, x: Tensor, rows: np.ndarray, y: np.ndarray, groups: np.ndarray | None) -> Samples:

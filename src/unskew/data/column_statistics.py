@@ -178,7 +178,7 @@ def _moments_by_class(data: Dataset | Federation, sites: Sequence[np.ndarray]) -
 
 def _unlike_within_classes(moments_KLC: Moments, k: int) -> np.ndarray:
     """Whether a site's columns are unlike those of most other sites in most of the classes that both have,
-    bool [C]."""
+    bool [C]; True if it shares none with any."""
     mu, sigma = moments_KLC
     apart_JC = list[np.ndarray]()
     for j in range(len(mu)):
@@ -186,7 +186,7 @@ def _unlike_within_classes(moments_KLC: Moments, k: int) -> np.ndarray:
         if j != k and shared.any():
             apart_LC, _, _ = _apart(mu[k, shared], sigma[k, shared], mu[j, shared], sigma[j, shared])
             apart_JC.append(_usual(apart_LC))
-    return _usual(np.stack(apart_JC)) > 1 if apart_JC else np.zeros(mu.shape[-1], bool)
+    return _usual(np.stack(apart_JC)) > 1 if apart_JC else np.ones(mu.shape[-1], bool)
 
 
 def unit_remarks(

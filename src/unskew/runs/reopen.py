@@ -222,7 +222,11 @@ def rebuild(
     module = None if model is None else models.model_object(model)
     if module is None and not hf_folder.is_on_disk(here.model):
         _check_size(path, federation, here, weights)
-    run = replace(resolve.run_on(federation, here, method, module), settings=settings)
+
+    def admit(size: int) -> None:
+        _refuse_larger(f"method of {path}", str(method), size, weights)
+
+    run = replace(resolve.run_on(federation, here, method, module, admit=admit), settings=settings)
     _check_weights(path, run, weights)
     return run
 
@@ -230,12 +234,17 @@ def rebuild(
 def _check_size(path: Path, federation: Federation, settings: Settings, w: Weights) -> None:
     """Raises StateError (E156), before the model is built, if its settings describe a far larger one than the
     folder's weights are of."""
-    shape, held = federation.shape, size_in_bytes(w)
+    shape = federation.shape
     pixels = task_of(federation.y, settings.loss, federation.target, shape).pixels(shape)
     size = models.weight_bytes(settings.model, shape, federation.n_classes, pixels, federation.layout)
-    if size > held + SIZE_MARGIN:
-        text = f"'{excerpt(settings.model)}' has {size:,} bytes of weights, and the checkpoint {held:,}"
-        raise StateError("E156", f"the model of {path} is not that of its settings: {text}.")
+    _refuse_larger(f"model of {path}", settings.model, size, w)
+
+
+def _refuse_larger(what: str, text: str, size: int, w: Weights) -> None:
+    """Raises StateError (E156) for far more bytes of weights than the folder holds."""
+    if size > (held := size_in_bytes(w)) + SIZE_MARGIN:
+        text = f"{excerpt(text)} has {size:,} bytes of weights, and the checkpoint {held:,}"
+        raise StateError("E156", f"the {what} is not that of its settings: {text}.")
 
 
 def _federation(path: Path, facts: dict[str, Any]) -> RemoteFederation:

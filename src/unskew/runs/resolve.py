@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -172,9 +173,14 @@ def run_on(
     method: Method,
     model: ModelObject | None = None,
     metrics: Functions | None = None,
+    admit: Callable[[int], None] | None = None,
 ) -> Run:
     """The run of a method on the clients of a federation. Raises UsageError or DataError if they do not
-    fit."""
+    fit.
+
+    admit: is called with the bytes of the weights that Parts add to the model, before they are made, and may
+    raise.
+    """
     settings.attendance.presence.check(federation.clients, settings.rounds)
     device = hardware.device_of(settings)
     weights_C = None
@@ -199,6 +205,8 @@ def run_on(
         sampled=settings.attendance.independent,
         first_epochs=settings.first_epochs, weighted=SAMPLE_WEIGHT in federation.columns,
     )  # fmt: skip
+    if admit:
+        admit(added_bytes(method, fed))
     for p in method.parts:
         net.add({f"{p.name}.{n}": t for n, t in p.weights(fed).items()})
     fed = replace(
@@ -221,14 +229,29 @@ def run_on(
     return Run(settings, method, federation, fed, device, lanes, remarks)
 
 
+def added_bytes(method: Method, fed: Fed) -> int:
+    """The bytes of the weights that a method's Parts add to the model, without any memory for them. Parts of
+    the user's own count as none."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    parts = [p for p in method.parts if overrides(p, "weights") and not is_own(p)]
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return sum(t.nbytes for p in parts for t in p.weights(fed).values())
+
+
 def _check_epsilon(settings: Settings, method: Method, federation: Federation) -> None:
     """Raises UsageError (E108) for values that depend on samples which the epsilon of a Part counts apart."""
     form, gaps = (federation.intake.form, federation.intake.gaps) if federation.intake else ({}, {})
     filled = [column for column in gaps if column in form.get("missing", {})]
+    common = [column for column in filled if not federation.natural or "" in gaps[column]]
+    several = np.count_nonzero(federation.train.sizes) > 1  # a site has its own samples alone
     if settings.class_weights == "balanced" and (part := method.samples_apart or method.protector):
         values, remedy = "a balanced weight", "give class_weights a number for each class"
     elif filled and (part := method.samples_apart):
         values = f"the median in the empty cells of '{filled[0]}'"
+        remedy = "write a number that follows from no sample into them, or leave the column out with drop="
+    elif common and several and (part := method.protector):
+        values = f"the median over several clients in the empty cells of '{common[0]}'"
         remedy = "write a number that follows from no sample into them, or leave the column out with drop="
     else:
         return

@@ -124,7 +124,8 @@ class Gradient(Attack):
         return replace(outcome, scores=(*outcome.scores, *self._from_variates(target, inversion, own)))
 
     def _from_variates(self, target: TargetRun, inversion: Inversion, own: Samples) -> list[Score]:
-        """The scores of what dense layers of the input give away in SCAFFOLD's control variates."""
+        """The scores of what dense layers of the input give away in SCAFFOLD's control variates; the guess
+        stands for answers that they do not give."""
         own_x, rows = target.seen(own.x), target.federation.train
         answers, there, owners = list[Tensor](), list[Tensor](), list[int]()
         attacked = self._attacked(target)
@@ -134,10 +135,11 @@ class Gradient(Attack):
             none = {n: torch.zeros_like(t) for n, t in gradient.items()}
             stored = target.stored(rows[reply.client])
             x = target.unseen_by_model(inversion.read_off(Update(gradient, none, 0.0, len(stored), 1), own_x))
-            if len(x) >= len(stored):
-                answers.append(x[_pairs(x, stored)])
-                there.append(stored)
-                owners += [reply.client] * len(stored)
+            guessed = target.unseen_by_model(own_x.mean(0, keepdim=True)).expand_as(stored)
+            x = torch.cat([x, guessed[len(x) :]])
+            answers.append(x[_pairs(x, stored)])
+            there.append(stored)
+            owners += [reply.client] * len(stored)
         if not answers:
             return []
         back, were = (target.natural(torch.cat(x)).float() for x in (answers, there))

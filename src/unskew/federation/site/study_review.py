@@ -274,13 +274,18 @@ def forecast(
 def forecast_settings(data: Dataset, settings: Settings) -> tuple[Study, list[str]]:
     """What a site with these data would send if `settings.clients` sites take part.
 
-    Raises UsageError; E108 for a model that does not fit into memory, before any of the memory is
-    allocated.
+    Raises UsageError; E108 for a model, or weights that a Part adds, that do not fit into memory, before any
+    of the memory is allocated.
     """
     dataset, sites = study_rules.prepare(data, settings), settings.clients
     check_model(settings, dataset)
     method = registry.parse(settings.method)
-    run = run_on(study_rules.SiteView.of(dataset, 0, sites, 0), settings, method)
+    view = study_rules.SiteView.of(dataset, 0, sites, 0)
+
+    def admit(size: int) -> None:
+        _check_size(f"method {excerpt(settings.method)} adds", size, usable_memory())
+
+    run = run_on(view, settings, method, admit=admit)
     check_memory(run.method, run.fed)
     trainer = trainer_of(run)
     trainer.close()
@@ -305,8 +310,13 @@ def check_model(settings: Settings, data: Dataset, memory_bytes: int | None = No
     pixels = task_of(data.y, settings.loss, data.target, shape).pixels(shape)
     with _limited_layers(settings.model):
         weights = models.weight_bytes(settings.model, shape, len(data.classes), pixels, data.layout)
+    _check_size(f"model '{settings.model}' has", weights, memory_bytes)
+
+
+def _check_size(what: str, weights: int, memory_bytes: int) -> None:
+    """Raises UsageError (E108) for bytes of weights whose training does not fit into memory."""
     if COPIES * weights > memory_bytes:
-        text = f"the study's model '{settings.model}' has {bytes_text(weights)} of weights, of which training"
+        text = f"the study's {what} {bytes_text(weights)} of weights, of which training"
         memory = bytes_text(memory_bytes)
         raise UsageError("E108", f"{text} holds about {COPIES} copies, and this site has {memory} of memory.")
 
