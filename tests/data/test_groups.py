@@ -424,6 +424,34 @@ def test_a_group_is_at_one_client(skew, samples):
     assert samples or federation.val.sizes.any()
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_group_of_several_clients_is_validated_at_all_or_none(alone):
+    """Each patient has a visit at each of four sites; a site of a single patient still trains."""
+    site = np.where(alone & (PATIENT > 0) & (np.arange(80) % 4 == 3), 2, np.arange(80) % 4)
+    columns = {"site": site, "who": PATIENT}
+    for seed in range(10):
+        rngs = np.random.default_rng(seed), np.random.default_rng(1)
+        federation = data.build(
+            data.arrays(
+                X,
+                Y,
+                X[:0],
+                Y[:0],
+                columns=columns,
+                test_columns={n: v[:0] for n, v in columns.items()},
+                group="who",
+            ),
+            "column:site",
+            4,
+            *rngs,
+            validation=0.3,
+        )
+        own = [set(federation.group_ids[part.rows]) for part in (federation.train, federation.val)]
+        assert not own[0] & own[1]
+        assert federation.train.sizes.all()
+        assert own[1]
+
+
 def test_groups_are_saved_with_a_set_and_named_in_settings(tmp_path):
     dataset = take((X, Y), group=NAMES)
     save_dataset(dataset, tmp_path / "data.npz")
