@@ -242,6 +242,30 @@ def test_numbers_that_identify_patients_are_asked_about(tmp_path):
             assert [t for t in warnings_of(read) if "group=" in t] == [text] * sex
 
 
+class NumberedSamples:
+    """Samples with the columns of a table."""
+
+    def __init__(self, columns):
+        self.columns = columns
+
+    def __len__(self):
+        return len(self.columns["nr"])
+
+    def __getitem__(self, i):
+        return {"x": X[i % 80], "label": i % 2, **{name: v[i] for name, v in self.columns.items()}}
+
+
+@pytest.mark.parametrize("sex", [True, False])
+def test_numbers_that_identify_patients_are_asked_about_without_a_table(sex, tmp_path):
+    measured, of_patient = numbered()
+    columns = measured | {"nr": of_patient["nr"]} | ({"sex": of_patient["sex"]} if sex else {})
+    x, y = np.resize(X, (150, 3)), np.arange(150) % 2
+    np.savez(tmp_path / "t.npz", x=x, y=y, **columns)
+    text = "150 rows have 50 different values in 'nr'; if they belong together say group=nr, or group=none"
+    for given in (tmp_path / "t.npz", data.arrays(x, y, columns=columns), NumberedSamples(columns)):
+        assert [t for t in warnings_of(take(given)) if "group=" in t] == [text] * sex
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_measurements_in_whole_numbers_are_not_asked_about(seed):
     measured, of_patient = numbered(seed)

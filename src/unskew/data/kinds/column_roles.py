@@ -331,15 +331,17 @@ def overlap_warning(groups: np.ndarray, test_groups: np.ndarray, column: str) ->
 def column_question(
     columns: Mapping[str, np.ndarray],
     test: np.ndarray | None = None,
-    numbered: Collection[str] = (),
+    numbered: Collection[str] | None = None,
 ) -> list[Note]:
     """The question whether the values of a column are groups: of one with the name of ids, else of one with
     so many words that it is no feature, or of `numbered`; of several such columns, that with the fewest
     values.
 
     columns: values of all samples, [N] each. test: which samples are in the given test set, bool [N], None
-    without one. numbered: columns of numbers that identify something (`number_ids`).
+    without one. numbered: columns of numbers that identify something; by default those that do by the facts
+    in these columns (`number_ids`).
     """
+    numbered = number_ids(columns, columns) if numbered is None else numbered
     ids = {
         column: one_spelling(values)
         for column, values in columns.items()
