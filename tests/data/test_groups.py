@@ -171,11 +171,24 @@ def assert_asked(text, value):
         ("{patient}_{slice}.png", "parts of their names, such as 'P01'"),
         ("{level}_of_{patient}.png", "parts of their names, such as 'of_P05'"),  # of which one has one class
         ("{patient}/{slice}.png", "folders, such as 'P01'"),
+        ("{patient}S{slice}.png", "parts of their names, such as 'P01'"),
+        ("scan{slice}of{patient}.png", "parts of their names, such as 'ofP01'"),
     ],
 )
 def test_folders_and_numbers_in_names_are_asked_about(tmp_path, name, value):
     pictures(tmp_path / "scans", name)
     assert_asked(tmp_path / "scans", value)
+
+
+def test_random_names_and_names_of_cameras_are_not_asked_about():
+    r = np.random.default_rng(0)
+    for names in (
+        [r.bytes(8).hex() for _ in range(200)],
+        [f"IMG_{i:04}" for i in range(200)],
+        [f"DSC{i:05}" for i in range(200)],
+        [f"img{i}_32x32" for i in range(200)],
+    ):
+        assert not file_question([f"a/{name}.png" for name in names], np.arange(200) % 2, None)
 
 
 def test_where_no_class_decides_all_numbers_are_named():

@@ -589,16 +589,19 @@ def _folders_of(
 
 def _numbers_of(paths: Sequence[str], file_of: np.ndarray, names: Sequence[str]) -> list[_FileGroups]:
     """The numbers in names, of files or of folders, as groups, each with the letters before it and without a
-    few after it: `slice1` and `patient03` of slice1_patient03, `001` of 001L; where there is a single number,
-    the letters."""
+    few after it: `slice1` and `patient03` of slice1_patient03, `001` of 001L, `P03` and `S2` of P03S2; where
+    there is a single number, the letters. Numbers are parted from letters only where the names are of a few
+    forms, which random ones such as `3fa85f64` are not."""
     number = re.compile(f"([^0-9]*[0-9]+){SIDE}")
-    pieces = [re.split(f"(?<=[0-9]){SIDE}[{SEPARATORS}]+", name) for name in names]
+    few_forms = len({re.sub("[0-9]+", "0", name) for name in names}) < FEWEST_FILE_GROUPS
+    parted = f"(?<=[0-9])(?:{SIDE}[{SEPARATORS}]+{'|(?=[A-Za-z]+[0-9])' if few_forms else ''})"
+    pieces = [re.split(parted, name) for name in names]
     matches = [[number.fullmatch(piece) for piece in of_name] for of_name in pieces]
     numbers = [[match[1] for match in takewhile(bool, of_name) if match] for of_name in matches]
     parts = [path.split("/") for path in paths]
     folders = [p[: p.index(name)] if name in p[:-1] else p[:-1] for p, name in zip(parts, names)]
     columns = [np.array(column) for column in zip(*numbers)]
-    before = f"[^0-9]*[0-9]+{SIDE}[{SEPARATORS}]+"
+    before = f"[^0-9]*[0-9]+(?:{SIDE}[{SEPARATORS}]+)?"
     patterns = [f"'^{before * i}([^0-9]*[0-9]+)'" for i in range(len(columns))]
     if columns and all(len(of_name) == 1 and name[-1].isdigit() for of_name, name in zip(pieces, names)):
         columns, patterns = [np.array([re.sub("[0-9]+$", "", name) for name in names])], ["'[^0-9]+'"]
