@@ -120,7 +120,11 @@ def test_a_given_split_that_divides_patients_is_reported_with_its_numbers(tmp_pa
     (warning,) = warnings_of(data.read(f"{path}(group=patient)"))
     assert warning.startswith("15 of 15 test samples are of groups that are also trained on ('patient')")
     whole = table(tmp_path / "good.csv", split=np.where(PATIENT < 4, "test", "train"))
-    assert not warnings_of(data.read(whole))
+    assert warnings_of(data.read(whole)) == [
+        "64 training rows have 16 different values in 'patient'; if they belong together say group=patient, or"
+        " group=none"
+    ]
+    assert not warnings_of(data.read(f"{whole}(group=none)"))
     assert not warnings_of(data.read(f"{whole}(group=patient)"))
 
 
@@ -178,6 +182,15 @@ def assert_asked(text, value):
 def test_folders_and_numbers_in_names_are_asked_about(tmp_path, name, value):
     pictures(tmp_path / "scans", name)
     assert_asked(tmp_path / "scans", value)
+
+
+def test_files_of_training_are_asked_about_beside_a_test_set_of_other_patients():
+    """Of patients with a single file of training, nothing is asked."""
+    paths, test = [f"a/{name}_{i % VISITS}.png" for i, name in enumerate(NAMES)], PATIENT < 6
+    ((_, question),) = file_question(paths, Y, test)
+    assert question.startswith("56 training files have 14 different parts of their names")
+    once = test | SPLIT
+    assert not file_question([p for p, kept in zip(paths, once) if kept], Y[once], test[once])
 
 
 def test_random_names_and_names_of_cameras_are_not_asked_about():

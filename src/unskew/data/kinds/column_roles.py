@@ -439,7 +439,8 @@ def _is_fact_of(ids: np.ndarray, fact: np.ndarray) -> bool:
 
 
 def _question(ids: np.ndarray, test: np.ndarray | None, noun: str, kind: str, choice: str) -> Note | None:
-    """The question about these ids, [N]."""
+    """The question about these ids, [N]; if no test row has one that is trained on, about the training rows,
+    of which a part may be held back."""
     _, counts = np.unique(ids, return_counts=True)
     if counts[counts > 1].sum() < REPEATED_SHARE * len(ids):
         return None
@@ -447,7 +448,7 @@ def _question(ids: np.ndarray, test: np.ndarray | None, noun: str, kind: str, ch
     if test is not None:
         shared = int(np.isin(ids[test], ids[~test]).sum())
         if not shared:
-            return None
+            return _question(ids[~test], None, f"training {noun}", kind, choice)
         text += f", and {shared:,} of {quantity(int(test.sum()), f'test {noun}')} have one that is trained on"
     return ("warning", f"{text}; if they belong together say group={choice}, or group={INDEPENDENT}")
 
