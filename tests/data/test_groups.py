@@ -588,6 +588,18 @@ def test_groups_of_a_test_set_for_all_clients_are_compared(made):
     assert ("note", "64 samples of 16 groups ('patient'), which no split divides") in dataset.intake.notes
 
 
+def test_visits_in_both_parts_of_a_set_are_asked_about_together():
+    """Each patient has one visit in each part; in one part alone, none repeats."""
+    once = KeyedPart(SPLIT), KeyedPart(np.arange(80) % VISITS == 1)
+    for given in (once, dict(zip(("train", "test"), once))):
+        (question,) = warnings_of(take(given))
+        assert "40 rows have 20 different values in 'patient', and 20 of 20 test rows have one" in question
+        assert not warnings_of(take(given, group="none"))
+    apart = KeyedPart(PATIENT < 10), KeyedPart(SPLIT & (PATIENT >= 10))
+    (question,) = warnings_of(take(apart))
+    assert question.startswith("40 training rows have 10 different values in 'patient'")
+
+
 @pytest.mark.parametrize("second", [NAMES, PATIENT, PATIENT.astype(float)], ids=["words", "ints", "floats"])
 @pytest.mark.parametrize("source", ["frames", "items", "files"])
 def test_a_patient_at_two_clients_is_on_one_side(tmp_path, source, second):
