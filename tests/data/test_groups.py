@@ -120,7 +120,11 @@ def test_a_given_split_that_divides_patients_is_reported_with_its_numbers(tmp_pa
     (warning,) = warnings_of(data.read(f"{path}(group=patient)"))
     assert warning.startswith("15 of 15 test samples are of groups that are also trained on ('patient')")
     whole = table(tmp_path / "good.csv", split=np.where(PATIENT < 4, "test", "train"))
-    assert not warnings_of(data.read(whole))
+    assert warnings_of(data.read(whole)) == [
+        "64 training rows have 16 different values in 'patient'; if they belong together say group=patient, or"
+        " group=none"
+    ]
+    assert not warnings_of(data.read(f"{whole}(group=none)"))
     assert not warnings_of(data.read(f"{whole}(group=patient)"))
 
 
@@ -171,11 +175,33 @@ def assert_asked(text, value):
         ("{patient}_{slice}.png", "parts of their names, such as 'P01'"),
         ("{level}_of_{patient}.png", "parts of their names, such as 'of_P05'"),  # of which one has one class
         ("{patient}/{slice}.png", "folders, such as 'P01'"),
+        ("{patient}S{slice}.png", "parts of their names, such as 'P01'"),
+        ("scan{slice}of{patient}.png", "parts of their names, such as 'ofP01'"),
     ],
 )
 def test_folders_and_numbers_in_names_are_asked_about(tmp_path, name, value):
     pictures(tmp_path / "scans", name)
     assert_asked(tmp_path / "scans", value)
+
+
+def test_files_of_training_are_asked_about_beside_a_test_set_of_other_patients():
+    """Of patients with a single file of training, nothing is asked."""
+    paths, test = [f"a/{name}_{i % VISITS}.png" for i, name in enumerate(NAMES)], PATIENT < 6
+    ((_, question),) = file_question(paths, Y, test)
+    assert question.startswith("56 training files have 14 different parts of their names")
+    once = test | SPLIT
+    assert not file_question([p for p, kept in zip(paths, once) if kept], Y[once], test[once])
+
+
+def test_random_names_and_names_of_cameras_are_not_asked_about():
+    r = np.random.default_rng(0)
+    for names in (
+        [r.bytes(8).hex() for _ in range(200)],
+        [f"IMG_{i:04}" for i in range(200)],
+        [f"DSC{i:05}" for i in range(200)],
+        [f"img{i}_32x32" for i in range(200)],
+    ):
+        assert not file_question([f"a/{name}.png" for name in names], np.arange(200) % 2, None)
 
 
 def test_where_no_class_decides_all_numbers_are_named():
@@ -240,6 +266,30 @@ def test_numbers_that_identify_patients_are_asked_about(tmp_path):
         for given in (f"{tmp_path}/t.csv(label=sick)", Frame(columns)):
             read = take(given, label="" if isinstance(given, str) else "sick")
             assert [t for t in warnings_of(read) if "group=" in t] == [text] * sex
+
+
+class NumberedSamples:
+    """Samples with the columns of a table."""
+
+    def __init__(self, columns):
+        self.columns = columns
+
+    def __len__(self):
+        return len(self.columns["nr"])
+
+    def __getitem__(self, i):
+        return {"x": X[i % 80], "label": i % 2, **{name: v[i] for name, v in self.columns.items()}}
+
+
+@pytest.mark.parametrize("sex", [True, False])
+def test_numbers_that_identify_patients_are_asked_about_without_a_table(sex, tmp_path):
+    measured, of_patient = numbered()
+    columns = measured | {"nr": of_patient["nr"]} | ({"sex": of_patient["sex"]} if sex else {})
+    x, y = np.resize(X, (150, 3)), np.arange(150) % 2
+    np.savez(tmp_path / "t.npz", x=x, y=y, **columns)
+    text = "150 rows have 50 different values in 'nr'; if they belong together say group=nr, or group=none"
+    for given in (tmp_path / "t.npz", data.arrays(x, y, columns=columns), NumberedSamples(columns)):
+        assert [t for t in warnings_of(take(given)) if "group=" in t] == [text] * sex
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -424,6 +474,34 @@ def test_a_group_is_at_one_client(skew, samples):
     assert samples or federation.val.sizes.any()
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_group_of_several_clients_is_validated_at_all_or_none(alone):
+    """Each patient has a visit at each of four sites; a site of a single patient still trains."""
+    site = np.where(alone & (PATIENT > 0) & (np.arange(80) % 4 == 3), 2, np.arange(80) % 4)
+    columns = {"site": site, "who": PATIENT}
+    for seed in range(10):
+        rngs = np.random.default_rng(seed), np.random.default_rng(1)
+        federation = data.build(
+            data.arrays(
+                X,
+                Y,
+                X[:0],
+                Y[:0],
+                columns=columns,
+                test_columns={n: v[:0] for n, v in columns.items()},
+                group="who",
+            ),
+            "column:site",
+            4,
+            *rngs,
+            validation=0.3,
+        )
+        own = [set(federation.group_ids[part.rows]) for part in (federation.train, federation.val)]
+        assert not own[0] & own[1]
+        assert federation.train.sizes.all()
+        assert own[1]
+
+
 def test_groups_are_saved_with_a_set_and_named_in_settings(tmp_path):
     dataset = take((X, Y), group=NAMES)
     save_dataset(dataset, tmp_path / "data.npz")
@@ -528,6 +606,18 @@ def test_groups_of_a_test_set_for_all_clients_are_compared(made):
     dataset = take((whole, made(PATIENT >= 16)), group="patient")
     assert not warnings_of(dataset)
     assert ("note", "64 samples of 16 groups ('patient'), which no split divides") in dataset.intake.notes
+
+
+def test_visits_in_both_parts_of_a_set_are_asked_about_together():
+    """Each patient has one visit in each part; in one part alone, none repeats."""
+    once = KeyedPart(SPLIT), KeyedPart(np.arange(80) % VISITS == 1)
+    for given in (once, dict(zip(("train", "test"), once))):
+        (question,) = warnings_of(take(given))
+        assert "40 rows have 20 different values in 'patient', and 20 of 20 test rows have one" in question
+        assert not warnings_of(take(given, group="none"))
+    apart = KeyedPart(PATIENT < 10), KeyedPart(SPLIT & (PATIENT >= 10))
+    (question,) = warnings_of(take(apart))
+    assert question.startswith("40 training rows have 10 different values in 'patient'")
 
 
 @pytest.mark.parametrize("second", [NAMES, PATIENT, PATIENT.astype(float)], ids=["words", "ints", "floats"])

@@ -65,14 +65,28 @@ def test_rows_of_a_patient_are_in_one_fold():
     grouped = Federation(
         "f", x, y, test=Index.empty(2), skew="by hand", columns={"p": patient}, group_column="p", **both
     )
-    for k in range(2):
-        folds = pooling._folds(grouped, k, grouped.train[k])
+    for k, folds in enumerate(pooling._folds(grouped, list(grouped.train))):
         own = patient[grouped.train[k]]
         assert all(len(set(folds[own == p])) == 1 for p in set(own))
         assert len(set(folds)) == pooling.FOLDS
-    assert any(
-        len(set(pooling._folds(plain, 0, plain.train[0])[patient[plain.train[0]] == p])) > 1 for p in patient
-    )
+    folds = pooling._folds(plain, list(plain.train))[0]
+    assert any(len(set(folds[patient[plain.train[0]] == p])) > 1 for p in patient)
+
+
+def test_visits_of_a_patient_at_several_sites_are_no_gain():
+    """Each patient was once at each of four sites, and has a label at random: only memory would gain."""
+    r = np.random.default_rng(0)
+    patient, site = np.repeat(np.arange(60), 4), np.tile(np.arange(4), 60)
+    x = (r.normal(size=(60, 6))[patient] + 0.05 * r.normal(size=(240, 6))).astype(np.float32)
+    y = r.integers(0, 2, 60)[patient]
+    f = Federation(
+        "f", x, y, x[:0], y[:0], ("a", "b"), Index.by_owner(site, 4), Index.empty(4), "by hand",
+        columns={"p": patient}, group_column="p",
+    )  # fmt: skip
+    folds = np.concatenate(pooling._folds(f, list(f.train)))
+    pairs = set(zip(patient[f.train.rows].tolist(), folds.tolist()))
+    assert len(pairs) == 60
+    assert abs(pooling_of(f).gain) < 0.1
 
 
 def test_rows_of_a_patient_count_as_one():

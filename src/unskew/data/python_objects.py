@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from unskew.data.clients.federation import Federation
 from unskew.data.files.folder_tree import PART_NAMES
-from unskew.data.kinds.column_roles import GROUP_COLUMN, INDEPENDENT, column_named
+from unskew.data.kinds.column_roles import GROUP_COLUMN, INDEPENDENT, column_named, column_question
 from unskew.data.readers.from_items import from_items
 from unskew.data.readers.from_tables import (
     ColumnChoice,
@@ -138,13 +140,15 @@ def _named_roles(
     return {k: v for k, v in {**entries, "weight": weight}.items() if v not in ("", "auto")}
 
 
-def _read_sets(entries: Sequence[tuple[str, Any]], spec: SampleSpec) -> list[RawSamples]:
-    """The samples of named sets."""
+def _read_sets(
+    entries: Sequence[tuple[str, Any]], spec: SampleSpec, facts: Sequence[dict[str, np.ndarray]] = ()
+) -> list[RawSamples]:
+    """The samples of named sets. facts: as `facts_of` of `from_items`, for each set; () for none."""
     frames = {name: frame_sheet(data, name) for name, data in entries if is_frame(data)}
     tables = read_frames(frames, spec.label, spec.target, spec.group) if frames else {}
     raws = list[RawSamples]()
-    for name, data in entries:
-        raw = tables[name] if is_frame(data) else _read_set(data, spec, name)
+    for i, (name, data) in enumerate(entries):
+        raw = tables[name] if is_frame(data) else _read_set(data, spec, name, facts[i] if facts else None)
         if raw.layout == "auto":
             raw = replace(raw, layout=spec.layout)
         if spec.group not in ("", INDEPENDENT) and not raw.group:
@@ -182,8 +186,10 @@ def settings_of(
     return None, {"data": text, **({"skew": f"column:{column}"} if column else {})}
 
 
-def _read_set(data: Any, spec: SampleSpec, name: str) -> RawSamples:
-    """The samples of one set. name: of the client, for the message."""
+def _read_set(
+    data: Any, spec: SampleSpec, name: str, facts: dict[str, np.ndarray] | None = None
+) -> RawSamples:
+    """The samples of one set. name: of the client, for the message. facts: as for `from_items`."""
     if isinstance(data, type):
         raise DataError("E403", f"{data.__name__} is a class, not a set; create it: {data.__name__}(...).")
     if isinstance(data, RawSamples):
@@ -199,7 +205,7 @@ def _read_set(data: Any, spec: SampleSpec, name: str) -> RawSamples:
     if hasattr(data, "dataset") and hasattr(data, "batch_size"):
         raise DataError("E403", f"a {type(data).__name__} returns batches; give its set, loader.dataset.")
     if _is_set(data):
-        return from_items(data, spec.label or spec.target, spec.group)
+        return from_items(data, spec.label or spec.target, spec.group, facts)
     if (shape := getattr(data, "shape", None)) is not None:
         raise DataError("E403", f"an array of {list(shape)} was given without labels; give (x, y).")
     remedy = "give (x, y), a path, a DataFrame, a Dataset, or a list or dictionary of clients"
@@ -276,7 +282,8 @@ def _read_split(data: Mapping[str, Any], spec: SampleSpec) -> RawSamples:
     """Training and test part as one set."""
     parts = {str(name): PART_NAMES[str(name).lower()] for name in data}
     sources = {part: one for part, one in zip(parts.values(), data.values()) if part != "val"}
-    raws = share_numbering(list(zip(sources, _read_sets(list(sources.items()), spec))))
+    facts: list[dict[str, np.ndarray]] = [{} for _ in sources]
+    raws = share_numbering(list(zip(sources, _read_sets(list(sources.items()), spec, facts))))
     entries = dict(zip(sources, raws))
     if len(entries) > 1 and (own := [name for name, raw in entries.items() if raw.x_test is not None]):
         raise DataError(
@@ -285,8 +292,19 @@ def _read_split(data: Mapping[str, Any], spec: SampleSpec) -> RawSamples:
     validation = ", ".join(name for name, part in parts.items() if part == "val")
     note: tuple[Note, ...] = (("left out", f"{validation}: choose settings with validation=0.1"),)
     train = replace(entries["train"], form=check_columns(list(entries.items())))
-    train = replace(train, notes=(*train.notes, *(note if validation else ())))
+    questions = _question_of_parts(dict(zip(sources, facts)))
+    train = replace(train, notes=(*train.notes, *(note if validation else ()), *questions))
     return train.with_test(entries["test"]) if "test" in entries else train
+
+
+def _question_of_parts(facts: Mapping[str, Mapping[str, np.ndarray]]) -> list[Note]:
+    """The question whether a fact that samples have in training, and in the test part if there is one, is
+    that of groups. facts: of the samples of each part, [N] each."""
+    train, test = facts["train"], facts.get("test", {})
+    both = {fact: np.concatenate([values, test[fact]]) for fact, values in train.items() if fact in test}
+    sizes = [len(next(iter(part.values()), ())) for part in (train, test)]
+    question = column_question(both, np.repeat([False, True], sizes)) if both else []
+    return question or column_question({fact: v for fact, v in train.items() if fact not in test})
 
 
 def is_pair(data: Any) -> bool:

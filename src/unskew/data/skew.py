@@ -439,10 +439,16 @@ def _split_validation(index: Index, share: float, rng: np.random.Generator) -> t
 def _split_groups(
     index: Index, dataset: Dataset, share: float, rng: np.random.Generator
 ) -> tuple[Index, Index]:
-    """(the remaining rows, a random share of each client's rows in whole groups)."""
+    """(the remaining rows, a random share of each client's rows in whole groups). A group of several clients
+    is held back at all of them if it is at the first, unless one would have no rows to train on."""
     groups, kinds = dataset.columns[dataset.group_column], strata(dataset.y)
     validation = [whole_groups(groups[rows], [kinds[rows]], share, rng) for rows in index]
-    held = np.concatenate(validation)
+    held, owner = np.concatenate(validation), index.owner
+    _, first, group = np.unique(groups[index.rows], return_index=True, return_inverse=True)
+    group = group.reshape(-1)
+    held = held[first][group]
+    bare = np.bincount(owner[~held], minlength=len(index)) == 0
+    held &= ~np.isin(group, group[bare[owner]])
     return _subset(index, ~held), _subset(index, held)
 
 

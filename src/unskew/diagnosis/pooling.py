@@ -50,7 +50,7 @@ def pooling_of(federation: Federation) -> Pooling | None:
     f, rows = federation, federation.train.rows
     step = max(1, len(rows) // MOST_ROWS)
     sites = [own[::step] for own in f.train]
-    folds = [_folds(f, k, own) for k, own in enumerate(sites)]
+    folds = _folds(f, sites)
     z_NF = _features(f, np.concatenate(sites))
     y_N, fold_N = f.y[np.concatenate(sites)], np.concatenate(folds)
     places = np.split(np.arange(len(y_N)), np.cumsum([len(own) for own in sites])[:-1])
@@ -80,11 +80,18 @@ def _owners(f: Federation, rows: np.ndarray) -> np.ndarray:
     return np.unique(f.group_ids[rows], return_inverse=True)[1].reshape(-1)
 
 
-def _folds(f: Federation, k: int, rows: np.ndarray) -> np.ndarray:
-    """The fold of each row of a site; rows of one group, such as a patient, are in one fold."""
-    owner = _owners(f, rows)
-    order = numpy_key(0, k, "folds").permutation(len(rows))
-    return order[owner] % FOLDS if len(rows) else owner
+def _folds(f: Federation, sites: list[np.ndarray]) -> list[np.ndarray]:
+    """The fold of each row of each site; rows of one group, such as a patient, are in one fold at all sites,
+    that of the group at the first site that has it."""
+    folds, fold_of = list[np.ndarray](), dict[int, int]()
+    for k, rows in enumerate(sites):
+        owner, order = _owners(f, rows), numpy_key(0, k, "folds").permutation(len(rows))
+        own = order[owner] % FOLDS if len(rows) else owner
+        if f.group_ids is not None:
+            pairs = zip(f.group_ids[rows].tolist(), own.tolist())
+            own = np.array([fold_of.setdefault(group, fold) for group, fold in pairs], np.int64)
+        folds.append(own)
+    return folds
 
 
 def _variance(f: Federation, rows: np.ndarray, right_n2: np.ndarray) -> float:

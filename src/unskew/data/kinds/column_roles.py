@@ -331,15 +331,17 @@ def overlap_warning(groups: np.ndarray, test_groups: np.ndarray, column: str) ->
 def column_question(
     columns: Mapping[str, np.ndarray],
     test: np.ndarray | None = None,
-    numbered: Collection[str] = (),
+    numbered: Collection[str] | None = None,
 ) -> list[Note]:
     """The question whether the values of a column are groups: of one with the name of ids, else of one with
     so many words that it is no feature, or of `numbered`; of several such columns, that with the fewest
     values.
 
     columns: values of all samples, [N] each. test: which samples are in the given test set, bool [N], None
-    without one. numbered: columns of numbers that identify something (`number_ids`).
+    without one. numbered: columns of numbers that identify something; by default those that do by the facts
+    in these columns (`number_ids`).
     """
+    numbered = number_ids(columns, columns) if numbered is None else numbered
     ids = {
         column: one_spelling(values)
         for column, values in columns.items()
@@ -437,7 +439,8 @@ def _is_fact_of(ids: np.ndarray, fact: np.ndarray) -> bool:
 
 
 def _question(ids: np.ndarray, test: np.ndarray | None, noun: str, kind: str, choice: str) -> Note | None:
-    """The question about these ids, [N]."""
+    """The question about these ids, [N]; if no test row has one that is trained on, about the training rows,
+    of which a part may be held back."""
     _, counts = np.unique(ids, return_counts=True)
     if counts[counts > 1].sum() < REPEATED_SHARE * len(ids):
         return None
@@ -445,7 +448,7 @@ def _question(ids: np.ndarray, test: np.ndarray | None, noun: str, kind: str, ch
     if test is not None:
         shared = int(np.isin(ids[test], ids[~test]).sum())
         if not shared:
-            return None
+            return _question(ids[~test], None, f"training {noun}", kind, choice)
         text += f", and {shared:,} of {quantity(int(test.sum()), f'test {noun}')} have one that is trained on"
     return ("warning", f"{text}; if they belong together say group={choice}, or group={INDEPENDENT}")
 
@@ -587,16 +590,19 @@ def _folders_of(
 
 def _numbers_of(paths: Sequence[str], file_of: np.ndarray, names: Sequence[str]) -> list[_FileGroups]:
     """The numbers in names, of files or of folders, as groups, each with the letters before it and without a
-    few after it: `slice1` and `patient03` of slice1_patient03, `001` of 001L; where there is a single number,
-    the letters."""
+    few after it: `slice1` and `patient03` of slice1_patient03, `001` of 001L, `P03` and `S2` of P03S2; where
+    there is a single number, the letters. Numbers are parted from letters only where the names are of a few
+    forms, which random ones such as `3fa85f64` are not."""
     number = re.compile(f"([^0-9]*[0-9]+){SIDE}")
-    pieces = [re.split(f"(?<=[0-9]){SIDE}[{SEPARATORS}]+", name) for name in names]
+    few_forms = len({re.sub("[0-9]+", "0", name) for name in names}) < FEWEST_FILE_GROUPS
+    parted = f"(?<=[0-9])(?:{SIDE}[{SEPARATORS}]+{'|(?=[A-Za-z]+[0-9])' if few_forms else ''})"
+    pieces = [re.split(parted, name) for name in names]
     matches = [[number.fullmatch(piece) for piece in of_name] for of_name in pieces]
     numbers = [[match[1] for match in takewhile(bool, of_name) if match] for of_name in matches]
     parts = [path.split("/") for path in paths]
     folders = [p[: p.index(name)] if name in p[:-1] else p[:-1] for p, name in zip(parts, names)]
     columns = [np.array(column) for column in zip(*numbers)]
-    before = f"[^0-9]*[0-9]+{SIDE}[{SEPARATORS}]+"
+    before = f"[^0-9]*[0-9]+(?:{SIDE}[{SEPARATORS}]+)?"
     patterns = [f"'^{before * i}([^0-9]*[0-9]+)'" for i in range(len(columns))]
     if columns and all(len(of_name) == 1 and name[-1].isdigit() for of_name, name in zip(pieces, names)):
         columns, patterns = [np.array([re.sub("[0-9]+$", "", name) for name in names])], ["'[^0-9]+'"]

@@ -31,10 +31,13 @@ TOKEN_KEYS = ("input_ids", "attention_mask", "token_type_ids")
 """The inputs of a sample as tokenizers of Hugging Face return them."""
 
 
-def from_items(items: Any, label: str = "", group: str = "") -> RawSamples:
+def from_items(
+    items: Any, label: str = "", group: str = "", facts_of: dict[str, np.ndarray] | None = None
+) -> RawSamples:
     """All samples of a set with a length and items.
 
-    label, group: the keys of labels and of groups in dictionaries.
+    label, group: the keys of labels and of groups in dictionaries. facts_of: where to put what may be groups,
+    [N] each, if it is asked about later, with that of another part.
     Raises DataError: E401 for an item that fails, E403 for items that are no pair and for samples of unequal
     shapes.
     """
@@ -73,7 +76,10 @@ def from_items(items: Any, label: str = "", group: str = "") -> RawSamples:
         notes.append(("note", "every sample was read once: what a random transform did to it stays"))
     classes = _item_classes(items, ys, key)
     columns = {fact: np.array(values) for fact, values in facts.items()}
-    notes += [] if group else column_question(columns)
+    if facts_of is not None and not group:
+        facts_of |= columns
+    elif not group:
+        notes += column_question(columns)
     group = group if group in columns else ""
     columns = {group: columns[group]} if group else {}
     y = _stack_labels(ys, name)
