@@ -121,8 +121,8 @@ def test_a_given_split_that_divides_patients_is_reported_with_its_numbers(tmp_pa
     assert warning.startswith("15 of 15 test samples are of groups that are also trained on ('patient')")
     whole = table(tmp_path / "good.csv", split=np.where(PATIENT < 4, "test", "train"))
     assert warnings_of(data.read(whole)) == [
-        "64 training rows have 16 different values in 'patient'; if they belong together say group=patient, or"
-        " group=none"
+        "64 training rows have 16 different values in 'patient'; if they belong together say group=patient,"
+        " or group=none"
     ]
     assert not warnings_of(data.read(f"{whole}(group=none)"))
     assert not warnings_of(data.read(f"{whole}(group=patient)"))

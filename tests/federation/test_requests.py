@@ -269,7 +269,7 @@ def test_n1_a_model_without_room_is_refused_before_its_weights_are_made(monkeypa
 def test_weights_of_a_part_that_exceed_the_memory_are_refused_before_they_are_made():
     method = f"fedbr(widths=[{'16384,' * 999}16384])"
     asked = study_settings(config.build({"model": "mlp", "method": method})).replace(clients=2)
-    with pytest.raises(UsageError, match=r"E108 the study's method 'fedbr.*' adds 1.07e[+]03 GB of weights"):
+    with pytest.raises(UsageError, match=r"E108 the study's method 'fedbr.* adds 1.07e[+]03 GB of weights"):
         study_review.forecast_settings(own_data(), asked)
 
 
