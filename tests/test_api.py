@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import get_args, get_type_hints
 
+import numpy as np
 import pytest
 
 import unskew
@@ -130,3 +132,13 @@ def test_a_page_is_written_where_it_was_asked_for_or_refused_in_a_sentence(resul
     with pytest.raises(UsageError, match=r"E161 .*cannot be written: .*page.html is no folder; name another"):
         result.report(tmp_path / "new" / "page.html" / "page.html")
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["page.html"]
+
+
+@pytest.mark.parametrize("call", [unskew.run, partial(unskew.compare, ["fedavg"], references=False)])
+def test_a_warning_about_data_names_the_line_of_the_call(tmp_path, monkeypatch, call):
+    monkeypatch.setattr("unskew.comparison.training.train_all", lambda *_: None)
+    x, y = np.random.default_rng(0).normal(size=(100, 5)).astype(np.float32), (np.arange(100) > 95) * 1
+    few = {"clients": 2, "skew": "iid", "rounds": 1, "epochs": 1, "progress": False, "folder": tmp_path}
+    with pytest.warns(UserWarning, match="of class '0'") as seen:
+        call(data=(x, y), **few)
+    assert {Path(warning.filename) for warning in seen} == {Path(__file__)}

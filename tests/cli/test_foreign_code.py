@@ -44,7 +44,7 @@ def test_a_file_of_settings_has_nothing_imported(foreign, tmp_path):
 @pytest.mark.parametrize(
     "place", ["model.py.yaml", "model.pytorch/s.yaml", "model.py+b/s.yaml", "model.py,1/s.yaml"]
 )
-def test_the_name_of_a_document_names_no_file(tmp_path, place):
+def test_the_name_of_a_document_names_no_file(tmp_path, monkeypatch, place):
     """Who made a document chose its name, too: study.py.yaml comes with a study.py that it names."""
     document, mark = tmp_path / place, tmp_path / "mark"
     (tmp_path / "model.py").write_text(f"open({str(mark)!r}, 'w')\n{MODEL}")
@@ -53,6 +53,7 @@ def test_the_name_of_a_document_names_no_file(tmp_path, place):
     for typed in (str(document), f"--config={document}", place, f"--config={place}"):
         refused = call("run", typed, "--dry-run", cwd=tmp_path)
         assert (refused.code, refused.err[:4]) == (2, "E506"), refused.text
+    monkeypatch.chdir(tmp_path)
     for folder in ("r.py,1", "scans,r.py"):
         (tmp_path / folder).mkdir()
     (tmp_path / "r.py").write_text("x = 1\n")
@@ -65,7 +66,7 @@ def test_the_name_of_a_document_names_no_file(tmp_path, place):
         "r.py.yaml",
         "a+r.py/s.yaml",
     ):
-        with python_files.restrict(str(tmp_path / typed)), pytest.raises(UsageError, match="E506"):
+        with python_files.restrict(typed), pytest.raises(UsageError, match="E506"):
             python_files.import_file(tmp_path / "r.py")
     assert not mark.exists()
 

@@ -103,7 +103,9 @@ def test_rows_of_a_patient_count_as_one():
         "f", one.x[:6], one.y[:6], one.x[:0], one.y[:0], ("a", "b"), Index.of([np.arange(6)]), Index.empty(1),
         "by hand", columns={"p": np.array([0, 0, 1, 1, 2, 2])}, group_column="p",
     )  # fmt: skip
-    assert pooling._variance(f, np.arange(6), right) == pytest.approx((2**2 + 1 + 1 + 2**2) / 36)
+    assert pooling._variance(f, [np.arange(6)], [right]) == pytest.approx((2**2 + 1 + 1 + 2**2) / 36)
+    both = [np.array([0, 2, 4]), np.array([1, 3, 5])]  # every patient at two sites
+    assert pooling._variance(f, both, [right[own] for own in both]) == pytest.approx((6 + 2) / 9 / 4)
 
 
 def test_images_numbers_and_one_site_have_none():

@@ -9,8 +9,8 @@ with the means m_c of the classes, the covariance S within classes plus RIDGE, a
 site k. Rows are dealt into FOLDS parts; in each, both classifiers are scored on rows that neither has seen.
 The gain is the mean over sites of the difference of accuracies. Its error is the larger one of two: the
 standard error over sites, and that of the rows on which the two differ, in which the rows of a group, such as
-a patient, count as one: with the sum d_g of differences in group g of G at a site of n rows, it is
-sqrt(sum_g d_g^2 + (n / G)^2) / n.
+a patient, count as one at all sites together: with the sum d_gk of differences in group g at site k of
+n_k rows and G_k groups, it is sqrt(sum_g (sum_k d_gk / n_k)^2 + sum_k 1 / G_k^2) / K.
 
 It takes sums of z and of products of z over all sites, which can be added up before anybody reads them; of
 one site it takes how many rows each classifier gets right.
@@ -68,13 +68,13 @@ def pooling_of(federation: Federation) -> Pooling | None:
                 answers = (z_NF[held] @ a_FC + b_C + np.log(counts_C / counts_C.sum())).argmax(1)
                 right_N2[held, i] = answers == y_N[held]
     gains = np.array([right_N2[places[k], 0].mean() - right_N2[places[k], 1].mean() for k in scored])
-    of_rows = np.sqrt(sum(_variance(f, sites[k], right_N2[places[k]]) for k in scored)) / len(scored)
+    of_rows = np.sqrt(_variance(f, [sites[k] for k in scored], [right_N2[places[k]] for k in scored]))
     of_sites = gains.std(ddof=1) / np.sqrt(len(scored))
     return Pooling(float(gains.mean()), float(max(of_rows, of_sites)))
 
 
 def _owners(f: Federation, rows: np.ndarray) -> np.ndarray:
-    """The group of each row of a site, from 0; every row is one of its own if samples are independent."""
+    """The group of each of the rows, from 0; every row is one of its own if samples are independent."""
     if f.group_ids is None or not len(rows):
         return np.arange(len(rows))
     return np.unique(f.group_ids[rows], return_inverse=True)[1].reshape(-1)
@@ -94,11 +94,12 @@ def _folds(f: Federation, sites: list[np.ndarray]) -> list[np.ndarray]:
     return folds
 
 
-def _variance(f: Federation, rows: np.ndarray, right_n2: np.ndarray) -> float:
-    """The variance of a site's difference of accuracies."""
-    difference_n = right_n2[:, 0].astype(float) - right_n2[:, 1]
-    difference_G = np.bincount(_owners(f, rows), difference_n)
-    return ((difference_G**2).sum() + (len(rows) / len(difference_G)) ** 2) / len(rows) ** 2
+def _variance(f: Federation, sites: list[np.ndarray], right: list[np.ndarray]) -> float:
+    """The variance of the gain by its rows. right: [n, 2] of each site."""
+    shares = [(own_n2[:, 0].astype(float) - own_n2[:, 1]) / len(own_n2) for own_n2 in right]
+    sums_G = np.bincount(_owners(f, np.concatenate(sites)), np.concatenate(shares))
+    least = sum(1 / len(np.unique(_owners(f, own))) ** 2 for own in sites)
+    return ((sums_G**2).sum() + least) / len(sites) ** 2
 
 
 def _features(f: Federation, rows: np.ndarray) -> np.ndarray:

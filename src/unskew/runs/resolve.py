@@ -245,14 +245,13 @@ def _check_epsilon(settings: Settings, method: Method, federation: Federation) -
     filled = [column for column in gaps if column in form.get("missing", {})]
     common = [column for column in filled if not federation.natural or "" in gaps[column]]
     several = np.count_nonzero(federation.train.sizes) > 1  # a site has its own samples alone
+    remedy = "write a number that follows from no sample into them, or leave the column out with drop="
     if settings.class_weights == "balanced" and (part := method.samples_apart or method.protector):
         values, remedy = "a balanced weight", "give class_weights a number for each class"
     elif filled and (part := method.samples_apart):
         values = f"the median in the empty cells of '{filled[0]}'"
-        remedy = "write a number that follows from no sample into them, or leave the column out with drop="
     elif common and several and (part := method.protector):
         values = f"the median over several clients in the empty cells of '{common[0]}'"
-        remedy = "write a number that follows from no sample into them, or leave the column out with drop="
     else:
         return
     text = (

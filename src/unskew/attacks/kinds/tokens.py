@@ -10,10 +10,10 @@ looks up has no gradient. An attacker ranks rows by one of
     variate  |c_v|              c: the sum of the changes of SCAFFOLD's control variate that the client sent
     frequent                    by the samples of the attacker's own that look it up, ties by `change`
 If the widest gap in log10 of a measure is 1 or more, the rows above it are named, and else as many rows of
-the largest values as the attacker's own samples hold. The attacker whose mean AUC over the clients is largest
-counts. AUC, recall and precision refer to the rows of the client's samples. Without the payload, rows are
-sorted by the frequency in the attacker's own samples, and as many are named. Tables from which all samples
-take equal rows (such as positions in a sentence) and padding rows are left out.
+the largest values as the attacker's own samples hold. Of these attackers, the one with the largest mean AUC
+over the clients counts. AUC, recall and precision refer to the rows of the client's samples. Without the
+payload, rows are sorted by the frequency in the attacker's own samples, and as many are named. Tables from
+which all samples take equal rows (such as positions in a sentence) and padding rows are left out.
 Differs from the paper: it has neither weight decay, noise nor encodings, and names all rows with changes.
 """
 
@@ -102,6 +102,9 @@ READS = ("w", "scaffold/delta")
 TINY, ROUNDING = 1e-12, 1e-6
 """Changes below TINY of the largest change, or with weight decay below ROUNDING of a row's length, are
 none."""
+VARIATE_ROUNDING = 1e-4
+"""Sums of SCAFFOLD's changes are differences of weights over a rate: below this part of the longest row they
+are rounding."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,7 @@ class Tokens(Attack):
                     results.append(_attacked(_readings(*pair, unmoved[name][counts]), there[name], known))
                     if variate:
                         c = variate[name][counts]
-                        one = {"variate": _lengths(c, 1e-4 * float(c.norm(dim=1).max()))}
+                        one = {"variate": _lengths(c, VARIATE_ROUNDING * float(c.norm(dim=1).max()))}
                         variates.setdefault(name, []).append(_attacked(one, there[name], known))
         scores = [s for n, results in by_table.items() for s in _scores("w", n, "updates as sent", results)]
         for name, results in variates.items():
@@ -261,14 +264,14 @@ def _result(sure_V: Tensor, named_V: Tensor, there_V: Tensor, frequent_V: Tensor
     return tuple(both)
 
 
-def _scores(payload: str, table: str, whose: str, results: Results) -> list[Score]:
+def _scores(payload: str, table: str, source: str, results: Results) -> list[Score]:
     """The scores of the attacker with the largest mean AUC."""
     results = [of_client for of_client in results if of_client]
     if not results:
         return []
     by_attacker = {name: np.array([of_client[name] for of_client in results]) for name in results[0]}
     values = max(by_attacker.values(), key=lambda values: values[:, 0].mean())
-    of = f"rows of {table.removesuffix('.weight')}, {whose}"
+    of = f"rows of {table.removesuffix('.weight')}, {source}"
     floors, n = values[:, 3:].mean(0), len(values)
     return [
         Score(payload, of, metric, *mean_of(values[:, i]), float(floors[i]), 1.0, n, main=i == 0)

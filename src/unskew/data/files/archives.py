@@ -26,6 +26,14 @@ from unskew.errors import DataError
 IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP", "PPM")
 """Pillow's names of the formats that are read; others, such as EPS, start further programs."""
 
+
+def open_image(file: Path | IO[bytes]) -> Any:
+    """Pillow's image of a file in one of IMAGE_FORMATS, by its first bytes. Raises OSError for others."""
+    from PIL import Image
+
+    return Image.open(file, formats=IMAGE_FORMATS)
+
+
 SMALL_SIZE, MOST_RATIO = 1 << 30, 200
 """A file may announce this many bytes, or this many times its own size."""
 PIECE = 1 << 20
@@ -82,13 +90,11 @@ class Archive(Mapping[str, np.ndarray]):
         They are stored as vertical strips, each encoded as WebP or JPEG bytes; `NAME_off` holds the position
         of each strip. Raises DataError (E401) for bytes that are no pictures.
         """
-        from PIL import Image
-
         stem = name.rpartition("_")[0]
         buffer, offsets = self[name], self[f"{stem}_off"]
         with damage_as_error(f"{self.path}: '{name}'", "pictures", "copy it again"):
             strips = [
-                Image.open(io.BytesIO(buffer[a:b].tobytes()), formats=IMAGE_FORMATS).convert("RGB")
+                open_image(io.BytesIO(buffer[a:b].tobytes())).convert("RGB")
                 for a, b in pairwise(offsets.tolist())
             ]
             return np.concatenate([np.asarray(strip).reshape(-1, size, size, 3) for strip in strips])

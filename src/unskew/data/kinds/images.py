@@ -19,7 +19,7 @@ from typing import IO, Annotated, Any, Literal, TypeAlias, TypeVar
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from unskew.data.files.archives import IMAGE_FORMATS
+from unskew.data.files.archives import open_image
 from unskew.data.samples.conversion import array_of, damage_as_error
 from unskew.data.samples.dataset import check_numbers
 from unskew.data.samples.reading_notes import Note, abbreviate, quantity
@@ -88,10 +88,7 @@ def decode_image(file: Path | IO[bytes], name: str, settings: ImageSettings) -> 
     from PIL import Image
 
     size, fit, bits = settings.size, settings.fit, settings.bits
-    with (
-        damage_as_error(name, "an image", "save it again, as PNG"),
-        Image.open(file, formats=IMAGE_FORMATS) as image,
-    ):
+    with damage_as_error(name, "an image", "save it again, as PNG"), open_image(file) as image:
         check_depth(image, name)
         if image.width * image.height > MOST_PIXELS:
             text = f"{name} has {image.width} x {image.height} pixels; at most {MOST_PIXELS:,} are decoded"

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.files.archives import IMAGE_FORMATS
+from unskew.data.files.archives import open_image
 from unskew.data.kinds.images import Fit, ImageInfo, check_depth, fit_square, white_is_zero
 from unskew.data.samples.conversion import damage_as_error
 from unskew.data.samples.reading_notes import Note, abbreviate
@@ -124,10 +124,7 @@ def read_mask(file: Path, size: int, fit: Fit, form: ImageInfo) -> MaskFile:
     """
     from PIL import Image
 
-    with (
-        damage_as_error(file, "an image", "save it again, as PNG"),
-        Image.open(file, formats=IMAGE_FORMATS) as image,
-    ):
+    with damage_as_error(file, "an image", "save it again, as PNG"), open_image(file) as image:
         _check_fits(file, image, form)
         values, palette = _file_numbers(file, image)
         if image.mode == "L" and white_is_zero(image):  # Pillow has inverted these
